@@ -26,7 +26,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol, TypeAlias, overload, runtime_checkable
 
-from buffer.errors import StorageError
+from buffer.errors import InvalidInputError, StorageError
 
 __all__ = [
     "CREATE",
@@ -68,17 +68,31 @@ CREATE: Final = Create()
 
 @dataclass(frozen=True, slots=True)
 class ByteRange:
-    """Bytes `start` to `end` (exclusive) of an object; an `end` past its last byte is cut to fit."""
+    """Bytes `start` to `end` (exclusive) of an object; an `end` past its last byte is cut to fit.
+
+    A `start` at or past the object's end cannot be answered: `get` then raises a `StorageError` that is not
+    transient.
+    """
 
     start: int
     end: int
 
+    def __post_init__(self) -> None:
+        if not 0 <= self.start < self.end:
+            raise InvalidInputError(
+                f"a byte range must have 0 <= start < end, but has start {self.start} and end {self.end}"
+            )
+
 
 @dataclass(frozen=True, slots=True)
 class Suffix:
-    """The last `length` bytes of an object, or all of it when it is shorter."""
+    """The last `length` bytes of an object, or all of it when it is shorter; none of an empty object."""
 
     length: int
+
+    def __post_init__(self) -> None:
+        if self.length < 1:
+            raise InvalidInputError(f"a suffix must have at least 1 byte, but has {self.length}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,12 +186,15 @@ class ObjectStore(Protocol):
         ...
 
     def list(self, prefix: str) -> AsyncIterator[ListPage]:
-        """Iterate over the pages of all objects whose key starts with `prefix`, a plain string.
+        """Iterate over the pages of all objects whose key starts with `prefix`.
 
-        A listing that ends without an exception is whole with respect to the objects that existed when it
-        began and still exist.
+        The prefix is a plain string: `ingest` is also the beginning of `ingest-old/x`. A listing that ends
+        without an exception is whole with respect to the objects that existed when it began and still exist.
+        It may be left at any page without being closed.
 
         Raises:
+            AccessDeniedError: The store refused.
+            InvalidInputError: The store can hold no key that begins like this.
             StorageError: A page could not be had, or is not a listing.
         """
         ...
@@ -188,6 +205,7 @@ class ObjectStore(Protocol):
         A key that does not exist counts as deleted. Cancellation may leave any of them deleted.
 
         Raises:
+            InvalidInputError: The store cannot hold one of the keys; nothing was deleted.
             StorageError: Nothing is known about any of the keys.
         """
         ...
