@@ -1,0 +1,226 @@
+"""The manifest as a compare-and-swap object.
+
+Owns: the cached manifest with its ETag, the meaning of every answer, the loop that repeats attempts.
+Does not own: what a change means. Producers and consumers pass that in as a pure function.
+
+A write has three outcomes. Done: the new manifest is ours and goes into the cache. Conflict: nothing was
+written; somebody else was faster. Unknown: there was no answer, so the write may have been applied, may be
+applied later, or never. Only the manifest itself can tell, so after an unknown outcome the proposal function is
+given the fresh manifest and told that a write is in doubt; it must look for its own work before it proposes again.
+
+A write in doubt carries the ETag that it was based on. Once the manifest has another ETag, it either was
+applied before that or never will be: manifests never repeat, because every change removes entries from the
+front, adds at the back, or moves the epoch.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import TypeAlias
+
+import anyio
+
+from buffer.errors import (
+    FormatError,
+    NotFoundError,
+    PreconditionError,
+    StorageError,
+    UnknownOutcomeError,
+)
+from buffer.format import ManifestView, parse_manifest
+from buffer.metrics import Instruments, Role
+from buffer.queue.backoff import Contention, FailureBackoff
+from buffer.store.base import CREATE, Match, ObjectStore
+from buffer.workers import CpuWorkers
+
+__all__ = ["ManifestObject", "Proposal"]
+
+logger = logging.getLogger("buffer.queue")
+
+Proposal: TypeAlias = Callable[[ManifestView, bool], ManifestView | None]
+"""Given the current manifest, and whether an earlier write of the same change is in doubt: return the manifest
+to write, or None when the change is there already. May raise to give up; then nothing more is written."""
+
+
+class ManifestObject:
+    """One party's view of one manifest; for one task at a time.
+
+    Args:
+        store: Where the manifest lies.
+        path: Its key.
+        role: Whose writes these are, for the counters.
+        instruments: Where they are counted.
+        contention: This party's knowledge of how busy the manifest is.
+        failures: Makes the backoff of one operation.
+        workers: Where large manifests are checked.
+        request_timeout: Seconds after which one request counts as not answered.
+    """
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        path: str,
+        *,
+        role: Role,
+        instruments: Instruments,
+        contention: Contention,
+        failures: Callable[[], FailureBackoff],
+        workers: CpuWorkers,
+        request_timeout: float,
+    ) -> None:
+        self._store = store
+        self.path = path
+        self._labels = dict(role.labels)
+        self._instruments = instruments
+        self._contention = contention
+        self._failures = failures
+        self._workers = workers
+        self._request_timeout = request_timeout
+        self._etag: str | None = None
+        self._doubted_etag: str | None = None
+        self._current = False
+        self.view = ManifestView.empty()
+        self.in_doubt = False
+        self.writes = 0
+        self.conflicts = 0
+
+    @property
+    def conflict_rate(self) -> float:
+        """Conflicts by writes, from 0.0 to 1.0; 0.0 before the first write."""
+        return self.conflicts / self.writes if self.writes else 0.0
+
+    async def read(self) -> ManifestView:
+        """Return the manifest as it is now; costs a "not modified" when the cached one still is.
+
+        Raises:
+            NotFoundError: The manifest was there before and is gone.
+            FormatError: It breaks a rule of the format.
+            StorageError: It could not be read.
+        """
+        try:
+            with anyio.fail_after(self._request_timeout):
+                found = await self._store.get(self.path, if_none_match=self._etag)
+        except TimeoutError as exc:
+            raise StorageError(
+                f"reading the manifest took longer than {self._request_timeout:g} s",
+                path=self.path,
+                transient=True,
+            ) from exc
+        except NotFoundError as exc:
+            if self._etag is not None:
+                raise NotFoundError(
+                    "the manifest was there and is gone; it is not created anew, because sequences and epoch "
+                    "would start over: restore it, or start with a fresh queue",
+                    path=self.path,
+                ) from exc
+            self._current = True
+            return self.view
+        if found is not None:
+            try:
+                view = await self._workers.run(
+                    len(found.body), parse_manifest, found.body, known=self.view if self._etag else None
+                )
+            except FormatError as exc:
+                exc.path = self.path
+                raise
+            self.view, self._etag = view, found.etag
+        self._current = True
+        return self.view
+
+    async def update(self, propose: Proposal, *, deadline: float) -> None:
+        """Apply a change by compare-and-swap, repeating it until it is done or `deadline` has passed.
+
+        The first attempt goes out at once on the cached manifest, without a read, unless conflicts have been
+        frequent. While `in_doubt` is true afterwards, by exception or cancellation, a write may have been
+        applied; while it is false, an exception means that nothing was written.
+
+        Args:
+            propose: The change.
+            deadline: Event loop time past which no further attempt is made.
+
+        Raises:
+            PreconditionError: Others won every race until the deadline.
+            UnknownOutcomeError: The last attempt had no answer, and the deadline leaves no time to look.
+            StorageError: The store failed for good, or until the deadline.
+            FormatError: The manifest breaks a rule of the format.
+            Error: What `propose` raised.
+        """
+        self.in_doubt = False
+        failures = self._failures()
+        if self._contention.read_first:
+            self._current = False
+            await anyio.sleep(self._contention.delay())
+        while failure := await self._attempt(propose):
+            lost = isinstance(failure, PreconditionError)
+            delay = self._contention.delay() if lost else failures.delay(failure)
+            if anyio.current_time() + delay > deadline:
+                raise failure
+            logger.debug("%s: next attempt in %.3f s after %s", self.path, delay, failure)
+            await anyio.sleep(delay)
+
+    async def _attempt(self, propose: Proposal) -> StorageError | None:
+        """Make one attempt: None once the change is in the manifest, else the failure, if trying again may help."""
+        if not self._current:
+            try:
+                await self.read()
+            except StorageError as exc:
+                if exc.transient:
+                    return exc
+                raise
+        wanted = propose(self.view, self.in_doubt)
+        if wanted is None:
+            self.in_doubt = False
+            return None
+        if self._etag != self._doubted_etag:
+            # The manifest has moved on without the doubted write: its condition can never hold again.
+            self.in_doubt = False
+        return await self._write(wanted)
+
+    async def _write(self, wanted: ManifestView) -> StorageError | None:
+        mode = CREATE if self._etag is None else Match(self._etag)
+        doubt_before = self.in_doubt
+        began = anyio.current_time()
+        self.writes += 1
+        self._instruments.manifest_writes.add(1, self._labels)
+        # What cancellation must leave behind, until the answer says better.
+        self.in_doubt, self._current = True, False
+        try:
+            with anyio.fail_after(self._request_timeout):
+                etag = await self._store.put(self.path, wanted.data, mode)
+        except (PreconditionError, NotFoundError) as exc:
+            # "Not found" is how some stores answer If-Match on a key that has been deleted.
+            self.in_doubt = doubt_before
+            self.conflicts += 1
+            self._instruments.manifest_conflicts.add(1, self._labels)
+            self._contention.lost()
+            if isinstance(exc, PreconditionError):
+                return exc
+            conflict = PreconditionError("the manifest to replace is gone", path=self.path, status=exc.status)
+            conflict.__cause__ = exc
+            return conflict
+        except UnknownOutcomeError as exc:
+            return self._doubt(exc)
+        except TimeoutError as exc:
+            unknown = UnknownOutcomeError(
+                f"no answer to a manifest write within {self._request_timeout:g} s",
+                path=self.path,
+                transient=True,
+            )
+            unknown.__cause__ = exc
+            return self._doubt(unknown)
+        except StorageError as exc:
+            self.in_doubt, self._current = doubt_before, True
+            if exc.transient:
+                return exc
+            raise
+        self.view, self._etag = wanted, etag
+        self.in_doubt, self._current = False, True
+        self._contention.won(anyio.current_time() - began)
+        return None
+
+    def _doubt(self, error: UnknownOutcomeError) -> UnknownOutcomeError:
+        self._doubted_etag = self._etag
+        self._instruments.unknown_outcomes.add(1, self._labels)
+        logger.info("%s: a manifest write had no answer, looking into the manifest: %s", self.path, error)
+        return error
