@@ -3,7 +3,7 @@
 Every exception takes one sentence and carries its facts as attributes, so that code never has to read the
 sentence. The facts also appear in `str(error)`. All of them can be copied and pickled.
 
-    Error
+Error:
       StorageError             the store did not do what was asked; `transient` says whether to try again
         NotFoundError          the object is not there
         PreconditionError      a conditional write lost: nothing was written

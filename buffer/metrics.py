@@ -44,12 +44,18 @@ class Instruments:
 
         # At every attempt to write the manifest, also a lost or failed one; label `role`.
         self.manifest_writes = counter("buffer.manifest_writes", "{write}", "Manifest write attempts")
-        self.manifest_conflicts = counter("buffer.manifest_conflicts", "{write}", "Manifest writes lost to others")
-        self.unknown_outcomes = counter("buffer.unknown_outcomes", "{write}", "Manifest writes without an answer")
+        self.manifest_conflicts = counter(
+            "buffer.manifest_conflicts", "{write}", "Manifest writes lost to others"
+        )
+        self.unknown_outcomes = counter(
+            "buffer.unknown_outcomes", "{write}", "Manifest writes without an answer"
+        )
 
         # After a batch has been fetched and decoded, through a handle or the serial API.
         self.batches_collected = counter("buffer.batches_collected", "{batch}", "Batches fetched and decoded")
-        self.entries_collected = counter("buffer.entries_collected", "{record}", "Records fetched and decoded")
+        self.entries_collected = counter(
+            "buffer.entries_collected", "{record}", "Records fetched and decoded"
+        )
         self.bytes_collected = counter("buffer.bytes_collected", "By", "Size of batch objects as read")
         self.fetch_duration_seconds = histogram(
             "buffer.fetch_duration_seconds", "s", "Reading and decoding one batch"

@@ -100,9 +100,7 @@ class Consumer:
             instruments=self._instruments,
             timeout=self._config.manifest_timeout,
         )
-        self._fetch = ConsumerFetchHandle(
-            store, self._config, workers=workers, meter_provider=meter_provider
-        )
+        self._fetch = ConsumerFetchHandle(store, self._config, workers=workers, meter_provider=meter_provider)
         self._cursors = Cursors(last_acked_sequence)
         self._unwritten_acks = 0
         self._guard = anyio.ResourceGuard("using this consumer")

@@ -117,7 +117,9 @@ class Delivery:
                     ),
                 )
             else:
-                self._end(batch, ClosedError(f"{reason} before the batch was durable: it is not in the queue"))
+                self._end(
+                    batch, ClosedError(f"{reason} before the batch was durable: it is not in the queue")
+                )
 
     async def _upload_all(self) -> None:
         with self._to_upload.clone() as batches:
@@ -208,22 +210,15 @@ class Delivery:
                     logger.info("a batch was named too long ago to be enqueued and is uploaded again")
                     await self._upload(batch)
             return
-        except UnknownOutcomeError as exc:
-            failed, error = group, exc
-        except StorageError as exc:
-            # Out of time for some does not mean out of time for all.
-            out_of_time = exc.transient or isinstance(exc, PreconditionError)
-            failed = [b for b in group if b.deadline <= deadline] if out_of_time else group
-            error = exc
         except Error as exc:
-            failed, error = group, exc
+            # Out of time for some does not mean out of time for all.
+            failed = [b for b in group if b.deadline <= deadline] if _ran_out_of_time(exc) else group
+            logger.warning("%d batches could not be enqueued: %s", len(failed), exc)
+            for batch in failed:
+                self._end(batch, exc)
         else:
             for number, batch in enumerate(group, sequence):
                 self._end(batch, number)
-            return
-        logger.warning("%d batches could not be enqueued: %s", len(failed), error)
-        for batch in failed:
-            self._end(batch, error)
 
     def _check_age(self, group: list[Batch]) -> None:
         if any(self._is_too_old(batch) for batch in group):
@@ -243,3 +238,10 @@ class Delivery:
         else:
             batch.outcome.succeed(result, batch.upload.entry.location if batch.upload else "")
         self._on_end(batch)
+
+
+def _ran_out_of_time(error: Error) -> bool:
+    """Whether an append certainly wrote nothing, and might have with more time."""
+    if isinstance(error, UnknownOutcomeError):
+        return False
+    return isinstance(error, PreconditionError) or (isinstance(error, StorageError) and error.transient)

@@ -319,7 +319,7 @@ class Producer:
                 async with anyio.create_task_group() as tasks:
                     tasks.start_soon(self._flush_by_time)
                     await delivery.run()
-        except Exception as exc:  # noqa: BLE001 - a defect of ours: callers must learn of it instead of waiting for ever
+        except Exception as exc:
             self._crash = exc
             logger.exception("the background tasks of the producer failed")
         finally:
