@@ -103,7 +103,7 @@ class Consumer:
         self._fetch = ConsumerFetchHandle(store, self._config, workers=workers, meter_provider=meter_provider)
         self._cursors = Cursors(last_acked_sequence)
         self._unwritten_acks = 0
-        self._guard = anyio.ResourceGuard("using this consumer")
+        self._guard = anyio.ResourceGuard("using")
         self._tasks: anyio.abc.TaskGroup | None = None
         self._collecting = anyio.CancelScope()
         self._entered = self._closed = False
@@ -126,17 +126,26 @@ class Consumer:
     ) -> None:
         if self._tasks is None:
             raise AssertionError("left without having been entered")
-        failure: Error | None = None
+        leaving = exc
         try:
             await self.aclose()
-        except Error as error:
-            failure = error
-        # The body's exception is not the task group's business: it leaves as it came, never inside a group.
-        await self._tasks.__aexit__(None, None, None)
-        if failure is not None:
-            if exc is None:
-                raise failure
-            logger.warning("while leaving after an exception: %s", failure)
+        except BaseException as failure:
+            if exc is None or not isinstance(failure, Exception):
+                leaving = failure
+            else:
+                logger.warning("while leaving after an exception: %s", failure)
+        # Also when another task is in the middle of a call and `aclose` therefore refused.
+        self._closed = True
+        self._collecting.cancel()
+        try:
+            # What leaves is not the task group's business: it must not arrive inside a group.
+            await self._tasks.__aexit__(None, None, None)
+        except anyio.get_cancelled_exc_class():
+            # Nor may the cancellation of the surrounding code take its place.
+            if leaving is None:
+                raise
+        if leaving is not None and leaving is not exc:
+            raise leaving
 
     @property
     def epoch(self) -> int | None:
