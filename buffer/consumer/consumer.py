@@ -22,7 +22,7 @@ from buffer.clock import SYSTEM_CLOCK, Clock
 from buffer.config import ConsumerConfig
 from buffer.consumer.cursors import Cursors
 from buffer.consumer.fetch import ConsumerFetchHandle
-from buffer.errors import ClosedError, Error, FencedError, InvalidInputError, StorageError
+from buffer.errors import ClosedError, FencedError, InvalidInputError, StorageError, UnknownOutcomeError
 from buffer.format import ManifestView
 from buffer.gc import GarbageCollector
 from buffer.metrics import Instruments, Role
@@ -86,19 +86,18 @@ class Consumer:
         self._instruments = Instruments(meter_provider)
         rng = rng or random.Random()
         workers = workers or CpuWorkers()
-        self._queue = QueueConsumer(
-            ManifestObject(
-                store,
-                self._config.manifest_path,
-                role=Role.CONSUMER,
-                instruments=self._instruments,
-                contention=Contention(rng, cap=_CONTENTION_CAP),
-                failures=lambda: FailureBackoff(rng),
-                workers=workers,
-                request_timeout=self._config.request_timeout,
-            ),
+        self._manifest = ManifestObject(
+            store,
+            self._config.manifest_path,
+            role=Role.CONSUMER,
             instruments=self._instruments,
-            timeout=self._config.manifest_timeout,
+            contention=Contention(rng, cap=_CONTENTION_CAP),
+            failures=lambda: FailureBackoff(rng),
+            workers=workers,
+            request_timeout=self._config.request_timeout,
+        )
+        self._queue = QueueConsumer(
+            self._manifest, instruments=self._instruments, timeout=self._config.manifest_timeout
         )
         self._fetch = ConsumerFetchHandle(store, self._config, workers=workers, meter_provider=meter_provider)
         self._cursors = Cursors(last_acked_sequence)
@@ -281,6 +280,7 @@ class Consumer:
 
         Raises:
             anyio.BusyResourceError: Another task is using this consumer; it is not closed.
+            UnknownOutcomeError: The acks may have been written; if not, their batches come again.
             FencedError, FormatError, StorageError: The acks were not written: their batches come again.
         """
         if self._closed:
@@ -291,9 +291,14 @@ class Consumer:
             with anyio.move_on_after(self._config.close_timeout, shield=True) as limit:
                 await self._flush()
         if limit.cancelled_caught:
+            late = f"acks through sequence {self._cursors.acked} took longer than {self._config.close_timeout:g} s"
+            if self._manifest.in_doubt:
+                raise UnknownOutcomeError(
+                    f"{late}: the write had no answer, and their batches may be delivered again",
+                    path=self._config.manifest_path,
+                )
             raise StorageError(
-                f"acks through sequence {self._cursors.acked} were not written within "
-                f"{self._config.close_timeout:g} s; their batches will be delivered again",
+                f"{late} and were not written: their batches will be delivered again",
                 path=self._config.manifest_path,
                 transient=True,
             )
