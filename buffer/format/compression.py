@@ -56,7 +56,7 @@ def decompress(data: bytes, end: int, limit: int) -> bytes:
     Args:
         data: The batch.
         end: Where the frames end.
-        limit: Bytes the content may have. Never more than that is allocated.
+        limit: Bytes the content may have; decompression stops at the first one beyond.
 
     Raises:
         FormatError: The bytes are not whole frames, or the content exceeds `limit`.

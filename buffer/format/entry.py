@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from struct import Struct
 from typing import Final
 
@@ -48,7 +48,7 @@ class NewEntry:
 
     location: str
     size_bytes: int
-    _tail: bytes
+    _tail: bytes = field(repr=False)
 
     def __init__(self, location: str, metadata: Sequence[Metadata]) -> None:
         encoded = encode_location(location)

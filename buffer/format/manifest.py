@@ -37,9 +37,9 @@ _VERSION_AT: Final = 20
 _SEQUENCE_AT: Final = 4
 _LOCATION_LENGTH_AT: Final = ENTRY_HEAD.size - U16.size
 
-_MAX_COUNT: Final = 0xFFFF_FFFF
-_MAX_SEQUENCE: Final = (1 << 64) - 1
-_NO_EPOCH: Final = (1 << 64) - 1
+_MAX_U32: Final = (1 << 32) - 1
+_MAX_U64: Final = (1 << 64) - 1
+_NO_EPOCH: Final = _MAX_U64
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -137,12 +137,10 @@ class ManifestView:
             InvalidInputError: The number of entries would exceed 32 bits, or the sequence 64.
         """
         count, next_sequence = len(self) + len(entries), self.next_sequence + len(entries)
-        if count > _MAX_COUNT:
-            raise InvalidInputError(f"entry count must be at most {_MAX_COUNT}, but would be {count}")
-        if next_sequence > _MAX_SEQUENCE:
-            raise InvalidInputError(
-                f"next_sequence must be at most {_MAX_SEQUENCE}, but would be {next_sequence}"
-            )
+        if count > _MAX_U32:
+            raise InvalidInputError(f"entry count must be at most {_MAX_U32}, but would be {count}")
+        if next_sequence > _MAX_U64:
+            raise InvalidInputError(f"next_sequence must be at most {_MAX_U64}, but would be {next_sequence}")
         parts: list[BytesLike] = [self._entries_from(0)]
         for sequence, entry in enumerate(entries, self.next_sequence):
             parts += entry.encode(sequence)
@@ -167,8 +165,8 @@ class ManifestView:
         Raises:
             InvalidInputError: The epoch does not fit 64 bits.
         """
-        if not 0 <= epoch <= _MAX_SEQUENCE:
-            raise InvalidInputError(f"epoch must be from 0 to {_MAX_SEQUENCE}, but is {epoch}")
+        if not 0 <= epoch <= _MAX_U64:
+            raise InvalidInputError(f"epoch must be from 0 to {_MAX_U64}, but is {epoch}")
         footer = _FOOTER.pack(len(self), self.next_sequence, epoch, MANIFEST_VERSION)
         data = b"".join((self._entries_from(0), footer))
         return ManifestView(data, epoch, self.next_sequence, self._positions)
@@ -186,7 +184,7 @@ def next_epoch(epoch: int) -> int:
 
     The largest value of 64 bits is skipped, because the reference uses it for "no epoch yet"; 0 follows.
     """
-    following = (epoch + 1) & _MAX_SEQUENCE
+    following = (epoch + 1) & _MAX_U64
     return 0 if following == _NO_EPOCH else following
 
 
