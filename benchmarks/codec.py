@@ -8,7 +8,8 @@ the fastest call of each counts, since whatever else the machine does can only s
 * zstd: compress or decompress the block alone, and nothing else.
 * copy: copy the manifest's bytes once.
 
-`ratio` is the action's time by the floor's: 1.0 would be perfect. One JSON object a line, on stdout:
+`ratio` is the action's time by the floor's: 1.0 would be perfect. One JSON object a line, on stdout. With the package
+installed, or its folder in PYTHONPATH:
 
     python benchmarks/codec.py [--seconds 0.5]
 """
