@@ -16,9 +16,10 @@ from buffer.cli.collect import gc
 from buffer.cli.consume import consume
 from buffer.cli.demo import demo
 from buffer.cli.dump import batch, manifest
-from buffer.cli.exits import CommandError, ExitCode, Interrupted, classify, describe, die_of, one_line
+from buffer.cli.exits import CommandError, ExitCode, Interrupted, classify, describe, die_of
 from buffer.cli.produce import produce
 from buffer.cli.status import status
+from buffer.cli.wording import one_line
 
 __all__ = ["Application", "application"]
 

@@ -80,7 +80,7 @@ def test_a_malformed_length_prefix_ends_with_everything_before_it_durable(cli: C
     assert outcome.code == 1
     assert outcome.error == (
         f"{path}: the length prefix at offset 14 needs 4 bytes, but the input ends after 3; "
-        "the 2 records before it are durable"
+        "before it, 2 records became durable"
     )
     assert outcome.stderr.startswith("produced 2 records, 6 bytes, in 1 batch, sequence 0\n")
     assert cli.ok("consume").stdout == b"one\ntwo\n"
@@ -91,7 +91,7 @@ def test_an_oversize_record_ends_with_everything_before_it_durable(cli: Cli) -> 
     outcome = cli.run("produce", "--max-record-bytes", "3", stdin=b"one\ntwo\nthree\nfour\n")
     assert outcome.code == 1
     assert outcome.error == (
-        "<stdin>: the record at offset 8 is longer than 3 bytes; the 2 records before it are durable"
+        "<stdin>: the record at offset 8 is longer than 3 bytes; before it, 2 records became durable"
     )
     assert cli.ok("consume").stdout == b"one\ntwo\n"
 
