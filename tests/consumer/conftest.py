@@ -6,7 +6,7 @@ import math
 import random
 import struct
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import pytest
 
@@ -108,3 +108,9 @@ class Queue:
 def queue() -> Queue:
     """A queue that nobody has used yet."""
     return Queue()
+
+
+@pytest.fixture
+def make_queue() -> Callable[[], Queue]:
+    """Makes such queues, for tests that need one after the other."""
+    return Queue

@@ -185,20 +185,22 @@ def nth(number: int) -> Callable[[Call], bool]:
 
 
 @pytest.mark.parametrize("side", SIDES)
-async def test_whatever_request_hangs_when_it_is_cancelled_nothing_is_lost(queue: Queue, side: Side) -> None:
+async def test_whatever_request_hangs_when_it_is_cancelled_nothing_is_lost(
+    make_queue: Callable[[], Queue], side: Side
+) -> None:
     """Each request in turn is held, and the consumer cancelled: the next one gets all that was not acked.
 
     Leaving takes no longer than `close_timeout`, and the only error is that the last acks were not written.
     """
     held_calls = []
     for number in count(1):
-        world = type(queue)()
+        queue = make_queue()
         # Apart in time, so that the collector can tell the first from those after it.
-        await world.fill(2)
+        await queue.fill(2)
         await anyio.sleep(0.1)
-        await world.fill(BATCHES - 3, first=2)
+        await queue.fill(BATCHES - 3, first=2)
         progress = Progress()
-        gates = GatedStore(world.store, **{side: nth(number)})
+        gates = GatedStore(queue.store, **{side: nth(number)})
         cancelled_at: float | None = None
         async with anyio.create_task_group() as tasks:
             with anyio.CancelScope() as scope:
@@ -212,7 +214,7 @@ async def test_whatever_request_hangs_when_it_is_cancelled_nothing_is_lost(queue
 
                 tasks.start_soon(cancel)
                 try:
-                    await scenario(world, gates, progress)
+                    await scenario(queue, gates, progress)
                 except StorageError as exc:
                     progress.failure = exc
             if cancelled_at is not None:
@@ -222,8 +224,8 @@ async def test_whatever_request_hangs_when_it_is_cancelled_nothing_is_lost(queue
             assert progress.ended
             break
         assert progress.failure is None or "took longer than 5 s" in str(progress.failure)
-        await check_the_rest(world, progress)
-    assert {(call.operation, call.keys[0] == queue.manifest_key) for call in held_calls} == {
+        await check_the_rest(queue, progress)
+    assert {(call.operation, call.keys[0] == CONFIG.manifest_path) for call in held_calls} == {
         *(("get", True), ("put", True), ("get", False), ("list", False), ("delete", False)),
     }
 
