@@ -18,7 +18,7 @@ __all__ = ["gc"]
 _SAFE_GRACE_SECONDS = ConsumerConfig().gc_grace_period
 
 
-@click.command()
+@click.command(short_help="Find batches that nothing needs, and delete them.")
 @options.store_url()
 @options.manifest_path
 @options.data_path_prefix

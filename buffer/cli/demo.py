@@ -46,7 +46,7 @@ _MAX_RECORD_BYTES = 64 * 1024 * 1024
 _CLEAN_UP_SECONDS = 30.0
 
 
-@click.command()
+@click.command(short_help="Send real records through a queue, and check and time them.")
 @click.argument("paths", nargs=-1, metavar="[PATH]...", type=click.Path(exists=True))
 @options.store_url(required=False, from_environment=False)
 @options.flush_interval
