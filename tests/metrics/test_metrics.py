@@ -1,20 +1,12 @@
-"""Metrics: what is counted, at which moment, and that failures count nothing. Source: RFC 0002, RFC 0003."""
+"""What is counted, and at which moment. Source: RFC 0002, RFC 0003."""
 
 from __future__ import annotations
 
-import math
-import random
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 import anyio
 import pytest
-from opentelemetry.sdk.metrics import Counter, Histogram, MeterProvider, _Gauge
-from opentelemetry.sdk.metrics.export import (
-    AggregationTemporality,
-    HistogramDataPoint,
-    InMemoryMetricReader,
-    NumberDataPoint,
-)
 
 from buffer import (
     AccessDeniedError,
@@ -22,90 +14,21 @@ from buffer import (
     Compression,
     Consumer,
     ConsumerConfig,
-    CpuWorkers,
-    FencedError,
-    FormatError,
-    GarbageCollector,
     MemoryStore,
-    NotFoundError,
     Producer,
     ProducerConfig,
-    StorageError,
     encode_batch,
 )
-from buffer.testing import Delay, FailBefore, FaultStore, RefuseKeys, conflict, lost_answer, unavailable
-from buffer.testing.time import LoopClock
+from buffer.testing import Delay, FailBefore, RefuseKeys, conflict, lost_answer
+
+if TYPE_CHECKING:
+    from tests.metrics.conftest import Meters
 
 pytestmark = pytest.mark.virtual_time
 
 MANIFEST = ProducerConfig().manifest_path
 REFUSAL = FailBefore(AccessDeniedError("refused"))
 
-
-class Meters:
-    """The parties of one queue, and what they have recorded."""
-
-    def __init__(self) -> None:
-        self.clock = LoopClock()
-        self.memory = MemoryStore(clock=self.clock)
-        self.store = FaultStore(self.memory)
-        # With this, a collection has what was recorded since the one before, and nothing else.
-        self._reader = InMemoryMetricReader(
-            dict.fromkeys((Counter, Histogram, _Gauge), AggregationTemporality.DELTA)
-        )
-        self._provider = MeterProvider(metric_readers=[self._reader])
-
-    def producer(self, config: ProducerConfig | None = None) -> Producer:
-        return Producer(
-            self.store,
-            config,
-            clock=self.clock,
-            rng=random.Random(1),
-            workers=CpuWorkers(math.inf),
-            meter_provider=self._provider,
-        )
-
-    def consumer(self, config: ConsumerConfig | None = None) -> Consumer:
-        return Consumer(
-            self.store,
-            config or ConsumerConfig(gc_interval=math.inf),
-            clock=self.clock,
-            rng=random.Random(2),
-            workers=CpuWorkers(math.inf),
-            meter_provider=self._provider,
-        )
-
-    def collector(self) -> GarbageCollector:
-        config = ConsumerConfig(gc_grace_period=0)
-        return GarbageCollector(self.store, config, clock=self.clock, meter_provider=self._provider)
-
-    def new(self) -> dict[str, object]:
-        """Return what was recorded since the last call.
-
-        Counters give the increase and gauges the value, if any was set. Histograms give the number of values and
-        their sum. A label stands behind the name.
-        """
-        found: dict[str, object] = {}
-        for name, point in self._points():
-            if isinstance(point, HistogramDataPoint):
-                found[name] = (point.count, pytest.approx(point.sum, abs=1e-6))
-            elif point.value or name in GAUGES:
-                found[name] = point.value
-        return found
-
-    def _points(self) -> Iterable[tuple[str, NumberDataPoint | HistogramDataPoint]]:
-        data = self._reader.get_metrics_data()
-        for resource in data.resource_metrics if data else ():
-            for scope in resource.scope_metrics:
-                assert scope.scope.name == "buffer"
-                for metric in scope.metrics:
-                    for point in metric.data.data_points:
-                        name = " ".join([metric.name, *map(str, (point.attributes or {}).values())])
-                        assert isinstance(point, NumberDataPoint | HistogramDataPoint)
-                        yield name.removeprefix("buffer."), point
-
-
-GAUGES = {"queue_length", "consumer_lag_seconds"}
 
 NAMES = {
     *("batches_flushed", "entries_flushed", "bytes_flushed", "bytes_written", "flush_duration_seconds"),
@@ -116,12 +39,6 @@ NAMES = {
     *("consumer_lag_seconds", "queue_length", "acks", "descriptors_handed_out"),
     *("gc_files_deleted", "gc_files_failed", "gc_duration_seconds"),
 }
-
-
-@pytest.fixture
-def meters() -> Meters:
-    """Parties that have recorded nothing yet."""
-    return Meters()
 
 
 async def test_everything_is_counted_when_it_has_happened(meters: Meters) -> None:
@@ -253,94 +170,6 @@ async def test_everything_is_counted_when_it_has_happened(meters: Meters) -> Non
     assert seen == NAMES
 
 
-async def test_a_batch_that_is_not_durable_is_not_counted_as_flushed(meters: Meters) -> None:
-    """Neither when its upload fails, nor when its entry cannot be written: only the attempt is."""
-    async with meters.producer() as producer:
-        for key, expected in ((None, {}), (MANIFEST, {"manifest_writes producer": 1})):
-            meters.store.inject("put", REFUSAL, key=key)
-            await producer.produce([b"record"])
-            with pytest.raises(AccessDeniedError):
-                await producer.flush()
-            assert meters.new() == expected
-
-
-async def test_an_upload_that_is_repeated_counts_once(meters: Meters) -> None:
-    """What is counted are batches, not requests."""
-    meters.store.inject("put", unavailable(), times=3)
-    async with meters.producer() as producer:
-        await producer.produce([b"record"])
-    found = meters.new()
-    assert found["batches_flushed"] == found["entries_flushed"] == found["manifest_writes producer"] == 1
-
-
-async def test_a_batch_that_cannot_be_read_is_not_counted_as_collected(meters: Meters) -> None:
-    """Whether it is gone, damaged or refused; the queue's length was read all the same."""
-    async with meters.producer() as producer:
-        handle = await producer.produce([b"record"])
-    location = (await handle.watcher.await_durable()).location
-    async with meters.consumer() as consumer:
-        meters.new()
-        meters.store.inject("get", REFUSAL, key=location)
-        with pytest.raises(AccessDeniedError):
-            await consumer.next_batch()
-        assert meters.new() == {"queue_length": 1}
-        await meters.memory.put(location, b"damaged")
-        with pytest.raises(FormatError):
-            await consumer.next_batch()
-        assert meters.new() == {"queue_length": 1}
-        await meters.memory.delete([location])
-        (descriptor,) = await consumer.next_descriptors(1)
-        meters.new()
-        for fetch in (consumer.fetch_descriptor, consumer.fetch_handle().fetch):
-            with pytest.raises(NotFoundError):
-                await fetch(descriptor)
-        assert meters.new() == {}
-
-
-async def test_a_manifest_that_cannot_be_read_counts_nothing(meters: Meters) -> None:
-    """No descriptor was handed out, and the length is not known."""
-    async with meters.consumer() as consumer:
-        meters.new()
-        meters.store.inject("get", REFUSAL, times=2)
-        for read in (consumer.next_batch(), consumer.next_descriptors(4)):
-            with pytest.raises(StorageError):
-                await read
-        assert meters.new() == {}
-
-
-async def test_an_ack_that_is_not_written_is_not_counted(meters: Meters) -> None:
-    """Neither that of `ack_through`, nor the hundredth `ack`; both count once when they are repeated."""
-    async with meters.producer() as producer:
-        for _ in range(101):
-            await producer.produce([b"record"])
-            await producer.flush()
-    async with meters.consumer() as consumer:
-        await consumer.next_descriptors(101)
-        for sequence in range(99):
-            await consumer.ack(sequence)
-        assert meters.new()["acks"] == 99
-        for ack in (consumer.ack, consumer.ack_through):
-            meters.store.inject("put", REFUSAL)
-            with pytest.raises(AccessDeniedError):
-                await ack(99)
-            assert meters.new() == {"manifest_writes consumer": 1}
-        await consumer.ack(99)
-        assert meters.new() == {"acks": 1, "manifest_writes consumer": 1, "queue_length": 1}
-
-
-async def test_a_fenced_consumer_counts_its_attempt_and_nothing_else(meters: Meters) -> None:
-    """Its write lost, its ack is none, and what it saw of the queue is not its to report."""
-    async with meters.producer() as producer:
-        await producer.produce([b"record"])
-    async with meters.consumer() as consumer:
-        await consumer.next_batch()
-        async with Consumer(meters.memory):
-            meters.new()
-            with pytest.raises(FencedError):
-                await consumer.ack_through(0)
-            assert meters.new() == {"manifest_writes consumer": 1, "manifest_conflicts consumer": 1}
-
-
 async def test_the_first_ack_through_counts_from_sequence_zero(meters: Meters) -> None:
     """As the reference counts: the sequences it passes, whether or not their entries were still there."""
     async with meters.producer() as producer:
@@ -372,17 +201,6 @@ async def test_the_lag_is_that_of_the_newest_records_and_never_negative(meters: 
         assert meters.new()["consumer_lag_seconds"] == 0
         await consumer.fetch_descriptor(BatchDescriptor(0, descriptor.location, ()))
         assert "consumer_lag_seconds" not in meters.new()
-
-
-async def test_a_collection_that_fails_has_no_duration(meters: Meters) -> None:
-    """A listing that breaks off deletes nothing and counts nothing."""
-    async with meters.consumer():
-        pass
-    meters.new()
-    meters.store.inject("list", REFUSAL)
-    with pytest.raises(AccessDeniedError):
-        await meters.collector().collect_once()
-    assert meters.new() == {}
 
 
 async def test_the_collector_of_a_consumer_reports_to_the_consumers_meters(meters: Meters) -> None:
