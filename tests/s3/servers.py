@@ -18,8 +18,7 @@ from pathlib import Path
 
 import httpx
 
-from buffer.store.s3.credentials import Credentials
-from buffer.store.s3.sigv4 import sign
+from buffer.store.s3.sigv4 import Credentials, sign
 
 START_SECONDS = 60
 

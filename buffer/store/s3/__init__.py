@@ -5,7 +5,6 @@ from __future__ import annotations
 from buffer.store.s3.config import S3Config
 from buffer.store.s3.credentials import (
     CredentialProvider,
-    Credentials,
     RefreshingCredentials,
     StaticCredentials,
 )

@@ -18,7 +18,8 @@ from buffer.store.s3.xml import Listing, MalformedXML, parse_delete, parse_error
 
 __all__ = ["object_from", "put_etag", "range_header", "read_delete", "read_listing", "strong_etag"]
 
-_CONTENT_RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+)")
+# The end of an empty object is `bytes 0--1/0` for MiniStack; others answer 200 or 416.
+_CONTENT_RANGE = re.compile(r"bytes (\d+)-(-1|\d+)/(\d+)")
 _NO_STRONG_ETAG = "the store, or a proxy before it, gives no strong ETag"
 
 

@@ -17,10 +17,10 @@ from buffer.store.s3.config import S3Config
 from buffer.store.s3.credentials import (
     ADVISORY_REFRESH_MS,
     CredentialProvider,
-    Credentials,
     RefreshingCredentials,
     StaticCredentials,
 )
+from buffer.store.s3.sigv4 import Credentials
 
 __all__ = ["BotocoreSource", "provider_for"]
 

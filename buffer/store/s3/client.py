@@ -18,19 +18,18 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 import anyio
-import httpx
 
 from buffer.clock import Clock
 from buffer.errors import StorageError, UnknownOutcomeError
 from buffer.store.s3.config import S3Config
-from buffer.store.s3.credentials import CredentialProvider, Credentials
+from buffer.store.s3.credentials import CredentialProvider
 from buffer.store.s3.endpoint import DEFAULT_REGION, locate
 from buffer.store.s3.errors import Diagnosis, Remedy, diagnose, server_time_ms
 from buffer.store.s3.lanes import Lanes
 from buffer.store.s3.messages import Answer, Call
 from buffer.store.s3.retry import RetryBudget, RetryPolicy
-from buffer.store.s3.sigv4 import EMPTY_SHA256, quote_query, sign
-from buffer.store.s3.transport import Exchange, TransportFailure
+from buffer.store.s3.sigv4 import EMPTY_SHA256, Credentials, quote_query, sign
+from buffer.store.s3.transport import Exchange, HttpTransport, TransportFailure
 from buffer.workers import CpuWorkers
 
 __all__ = ["S3Client"]
@@ -79,7 +78,7 @@ class S3Client:
         config: S3Config,
         *,
         credentials: CredentialProvider,
-        transport: httpx.AsyncBaseTransport,
+        transport: HttpTransport,
         clock: Clock,
         rng: random.Random,
     ) -> None:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Protocol
 
 import anyio
@@ -15,31 +14,15 @@ import anyio.to_thread
 
 from buffer.clock import SYSTEM_CLOCK, Clock
 from buffer.errors import AccessDeniedError
+from buffer.store.s3.sigv4 import Credentials
 
-__all__ = ["CredentialProvider", "Credentials", "RefreshingCredentials", "StaticCredentials"]
+__all__ = ["CredentialProvider", "RefreshingCredentials", "StaticCredentials"]
 
 _logger = logging.getLogger(__name__)
 
 ADVISORY_REFRESH_MS = 15 * 60 * 1000
 MANDATORY_REFRESH_MS = 10 * 60 * 1000
 RETRY_REFRESH_MS = 60 * 1000
-
-
-@dataclass(frozen=True, slots=True)
-class Credentials:
-    """What a signature is made with.
-
-    Attributes:
-        access_key_id: Public name of the key.
-        secret_access_key: The secret; not in the repr.
-        session_token: Token of temporary credentials, or None; not in the repr.
-        expires_at_ms: When they end, milliseconds since the Unix epoch, or None for never.
-    """
-
-    access_key_id: str
-    secret_access_key: str = field(repr=False)
-    session_token: str | None = field(default=None, repr=False)
-    expires_at_ms: int | None = None
 
 
 class CredentialProvider(Protocol):

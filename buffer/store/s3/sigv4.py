@@ -15,17 +15,33 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-import time
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from urllib.parse import quote
 
-from buffer.store.s3.credentials import Credentials
-
-__all__ = ["EMPTY_SHA256", "amz_date", "quote_path", "quote_query", "sign"]
+__all__ = ["EMPTY_SHA256", "Credentials", "amz_date", "quote_path", "quote_query", "sign"]
 
 EMPTY_SHA256 = hashlib.sha256(b"").hexdigest()
 
 _ALGORITHM = "AWS4-HMAC-SHA256"
+
+
+@dataclass(frozen=True, slots=True)
+class Credentials:
+    """What a signature is made with.
+
+    Attributes:
+        access_key_id: Public name of the key.
+        secret_access_key: The secret; not in the repr.
+        session_token: Token of temporary credentials, or None; not in the repr.
+        expires_at_ms: When they end, milliseconds since the Unix epoch, or None for never.
+    """
+
+    access_key_id: str
+    secret_access_key: str = field(repr=False)
+    session_token: str | None = field(default=None, repr=False)
+    expires_at_ms: int | None = None
 
 
 def quote_path(path: str) -> str:
@@ -43,7 +59,7 @@ def quote_query(pairs: Iterable[tuple[str, str]]) -> str:
 
 def amz_date(now_ms: int) -> str:
     """Return the time in the basic ISO 8601 form of the `x-amz-date` header, UTC."""
-    return time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(now_ms // 1000))
+    return datetime.fromtimestamp(now_ms // 1000, UTC).strftime("%Y%m%dT%H%M%SZ")
 
 
 def sign(

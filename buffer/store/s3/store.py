@@ -13,7 +13,6 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any, assert_never, overload
 
 import anyio
-import httpx
 
 from buffer.clock import SYSTEM_CLOCK, Clock
 from buffer.errors import InvalidInputError, PreconditionError, StorageError
@@ -44,7 +43,7 @@ from buffer.store.s3.config import S3Config
 from buffer.store.s3.credentials import CredentialProvider
 from buffer.store.s3.errors import diagnose, server_time_ms
 from buffer.store.s3.messages import Answer, Call, Subject
-from buffer.store.s3.transport import SocketTransport, TransportStatistics
+from buffer.store.s3.transport import HttpTransport, SocketTransport, TransportStatistics
 from buffer.store.s3.xml import Listing, delete_body, in_xml
 
 __all__ = ["S3Store"]
@@ -72,7 +71,7 @@ class S3Store:
         config: S3Config,
         *,
         credentials: CredentialProvider | None = None,
-        transport: httpx.AsyncBaseTransport | None = None,
+        transport: HttpTransport | None = None,
         clock: Clock = SYSTEM_CLOCK,
         rng: random.Random | None = None,
     ) -> None:

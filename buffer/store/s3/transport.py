@@ -14,6 +14,7 @@ import ssl
 import time
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import anyio
 import anyio.to_thread
@@ -24,7 +25,10 @@ from buffer.store.s3.http1 import BodyTooLarge, BrokenConnection, Http1Connectio
 from buffer.store.s3.messages import Answer
 from buffer.store.s3.sockets import open_stream
 
-__all__ = ["Exchange", "SocketTransport", "TransportFailure", "TransportStatistics"]
+__all__ = ["Exchange", "HttpTransport", "SocketTransport", "TransportFailure", "TransportStatistics"]
+
+HttpTransport: TypeAlias = httpx.AsyncBaseTransport
+"""What sends the requests; a name for those who know nothing else of httpx."""
 
 _MIB = 1024 * 1024
 # Answers without an object in them: errors and listings.

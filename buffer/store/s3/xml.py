@@ -21,19 +21,8 @@ __all__ = [
 ]  # fmt: skip
 
 _MAX_ELEMENTS = 50_000
-_NOT_IN_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
-_ESCAPES = str.maketrans(
-    {
-        "&": "&amp;",
-        "<": "&lt;",
-        ">": "&gt;",
-        '"': "&quot;",
-        "'": "&apos;",
-        "\r": "&#13;",
-        "\n": "&#10;",
-        "\t": "&#9;",
-    }
-)
+_NOT_IN_XML = re.compile("[^\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+_ESCAPES = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;", "'": "&apos;"})
 
 
 class MalformedXML(ValueError):  # noqa: N818 - named like S3's own error code
@@ -136,7 +125,7 @@ def parse_delete(body: bytes) -> DeleteAnswer:
 
 
 def in_xml(key: str) -> bool:
-    """Return whether XML 1.0 has a way to write `key`."""
+    """Return whether `key` comes through XML 1.0 unharmed: control characters are forbidden or become others."""
     return _NOT_IN_XML.search(key) is None
 
 
@@ -204,7 +193,7 @@ def _parse(body: bytes) -> _Element:
     parser.CharacterDataHandler = lambda text: texts[-1].append(text)  # noqa: PLW0108 - `texts[-1]` changes
     parser.StartDoctypeDeclHandler = refuse
     try:
-        parser.Parse(body.lstrip(), True)  # noqa: FBT003 - expat takes it by position only
+        parser.Parse(body.lstrip(), True)
     except (expat.ExpatError, ValueError, LookupError) as exc:
         if isinstance(exc, MalformedXML):
             raise
