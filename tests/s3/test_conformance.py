@@ -7,10 +7,10 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
+from buffer.testing.conformance import CHECKS, Check, Profile
 
 from buffer.store import ObjectStore
 from buffer.store.s3 import S3Config, S3Store
-from buffer.testing.conformance import CHECKS, Check, Profile
 from tests.s3.servers import Server
 
 # An ETag of S3 is a hash of the content.

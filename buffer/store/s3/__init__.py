@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 from buffer.store.s3.config import S3Config
-from buffer.store.s3.credentials import (
-    CredentialProvider,
-    RefreshingCredentials,
-    StaticCredentials,
-)
+from buffer.store.s3.credentials import CredentialProvider, RefreshingCredentials, StaticCredentials
+from buffer.store.s3.sigv4 import Credentials
 from buffer.store.s3.store import S3Store
 
 __all__ = [
