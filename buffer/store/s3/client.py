@@ -127,14 +127,14 @@ class S3Client:
             StorageError: The request failed; see `buffer.store.base` for what each kind means.
         """
         payload_sha256 = await self._hash(call.body)
-        lane = self._lanes.choose(call.key, conditional=call.conditional)
+        small = self._lanes.is_small(call.key, conditional=call.conditional)
         tried: set[Remedy] = set()
         unknown: StorageError | None = None
         deadline: float | None = None
         retries = 0
         while True:
             try:
-                async with lane:
+                async with self._lanes.place(small=small):
                     if deadline is None:
                         deadline = anyio.current_time() + self._config.call_timeout
                     result = await self._attempt(call, payload_sha256, accept, deadline)
