@@ -22,7 +22,7 @@ from buffer.clock import SYSTEM_CLOCK, Clock
 from buffer.config import ConsumerConfig
 from buffer.consumer.cursors import Cursors
 from buffer.consumer.fetch import ConsumerFetchHandle
-from buffer.errors import ClosedError, Error, FencedError, InvalidInputError, StorageError
+from buffer.errors import ClosedError, FencedError, InvalidInputError, StorageError, UnknownOutcomeError
 from buffer.format import ManifestView
 from buffer.gc import GarbageCollector
 from buffer.metrics import Instruments, Role
@@ -86,36 +86,36 @@ class Consumer:
         self._instruments = Instruments(meter_provider)
         rng = rng or random.Random()
         workers = workers or CpuWorkers()
-        self._queue = QueueConsumer(
-            ManifestObject(
-                store,
-                self._config.manifest_path,
-                role=Role.CONSUMER,
-                instruments=self._instruments,
-                contention=Contention(rng, cap=_CONTENTION_CAP),
-                failures=lambda: FailureBackoff(rng),
-                workers=workers,
-                request_timeout=self._config.request_timeout,
-            ),
+        self._manifest = ManifestObject(
+            store,
+            self._config.manifest_path,
+            role=Role.CONSUMER,
             instruments=self._instruments,
-            timeout=self._config.manifest_timeout,
+            contention=Contention(rng, cap=_CONTENTION_CAP),
+            failures=lambda: FailureBackoff(rng),
+            workers=workers,
+            request_timeout=self._config.request_timeout,
+        )
+        self._queue = QueueConsumer(
+            self._manifest, instruments=self._instruments, timeout=self._config.manifest_timeout
         )
         self._fetch = ConsumerFetchHandle(store, self._config, workers=workers, meter_provider=meter_provider)
         self._cursors = Cursors(last_acked_sequence)
         self._unwritten_acks = 0
-        self._guard = anyio.ResourceGuard("using this consumer")
+        self._guard = anyio.ResourceGuard("using")
         self._tasks: anyio.abc.TaskGroup | None = None
-        self._collecting = anyio.CancelScope()
+        self._collecting: anyio.CancelScope | None = None
         self._entered = self._closed = False
 
     async def __aenter__(self) -> Self:
-        if self._entered:
+        if self._entered or self._closed:
             raise ClosedError("a consumer is entered once; make a new one")
         self._entered = True
         await self._queue.fence(self._last_acked, resume_ahead=self._config.resume_ahead)
         logger.info("consumer of %s took epoch %s", self._config.manifest_path, self.epoch)
         self._tasks = await anyio.create_task_group().__aenter__()
-        self._tasks.start_soon(self._collect, name="buffer garbage collector")
+        self._collecting = anyio.CancelScope()
+        self._tasks.start_soon(self._collect, self._collecting, name="buffer garbage collector")
         return self
 
     async def __aexit__(
@@ -126,17 +126,26 @@ class Consumer:
     ) -> None:
         if self._tasks is None:
             raise AssertionError("left without having been entered")
-        failure: Error | None = None
+        leaving = exc
         try:
             await self.aclose()
-        except Error as error:
-            failure = error
-        # The body's exception is not the task group's business: it leaves as it came, never inside a group.
-        await self._tasks.__aexit__(None, None, None)
-        if failure is not None:
-            if exc is None:
-                raise failure
-            logger.warning("while leaving after an exception: %s", failure)
+        except BaseException as failure:
+            if exc is None or not isinstance(failure, Exception):
+                leaving = failure
+            else:
+                logger.warning("while leaving after an exception: %s", failure)
+        # Also when another task is in the middle of a call and `aclose` therefore refused.
+        self._closed = True
+        self._stop_collecting()
+        try:
+            # What leaves is not the task group's business: it must not arrive inside a group.
+            await self._tasks.__aexit__(None, None, None)
+        except anyio.get_cancelled_exc_class():
+            # Nor may the cancellation of the surrounding code take its place.
+            if leaving is None:
+                raise
+        if leaving is not None and leaving is not exc:
+            raise leaving
 
     @property
     def epoch(self) -> int | None:
@@ -272,19 +281,25 @@ class Consumer:
 
         Raises:
             anyio.BusyResourceError: Another task is using this consumer; it is not closed.
+            UnknownOutcomeError: The acks may have been written; if not, their batches come again.
             FencedError, FormatError, StorageError: The acks were not written: their batches come again.
         """
         if self._closed:
             return
         with self._guard:
             self._closed = True
-            self._collecting.cancel()
+            self._stop_collecting()
             with anyio.move_on_after(self._config.close_timeout, shield=True) as limit:
                 await self._flush()
         if limit.cancelled_caught:
+            late = f"acks through sequence {self._cursors.acked} took longer than {self._config.close_timeout:g} s"
+            if self._manifest.in_doubt:
+                raise UnknownOutcomeError(
+                    f"{late}: the write had no answer, and their batches may be delivered again",
+                    path=self._config.manifest_path,
+                )
             raise StorageError(
-                f"acks through sequence {self._cursors.acked} were not written within "
-                f"{self._config.close_timeout:g} s; their batches will be delivered again",
+                f"{late} and were not written: their batches will be delivered again",
                 path=self._config.manifest_path,
                 transient=True,
             )
@@ -301,7 +316,7 @@ class Consumer:
                 yield
             except FencedError:
                 # A fenced consumer's collector must not delete what the new one still reads.
-                self._collecting.cancel()
+                self._stop_collecting()
                 raise
 
     async def _flush(self) -> None:
@@ -333,8 +348,8 @@ class Consumer:
             )
         self._cursors.hand_out(descriptors)
 
-    async def _collect(self) -> None:
-        with self._collecting:
+    async def _collect(self, scope: anyio.CancelScope) -> None:
+        with scope:
             await GarbageCollector(
                 self._store,
                 self._config,
@@ -342,6 +357,10 @@ class Consumer:
                 epoch=self.epoch,
                 meter_provider=self._meter_provider,
             ).run()
+
+    def _stop_collecting(self) -> None:
+        if self._collecting is not None:
+            self._collecting.cancel()
 
 
 def _check_sequence(name: str, value: int | None) -> None:
