@@ -23,7 +23,7 @@ def s3_error(status: int, code: str, *, extra: str = "", headers: dict[str, str]
 
 def config_for(url: str, **settings: Any) -> S3Config:
     """Return settings with waits of a millisecond."""
-    hurried = {
+    hurried: dict[str, Any] = {
         "bucket": "bucket",
         "endpoint": url,
         "access_key_id": "key-id",

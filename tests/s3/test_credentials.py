@@ -7,6 +7,7 @@ import sys
 import threading
 from collections.abc import Callable
 from email.utils import formatdate
+from functools import partial
 from typing import Any
 
 import anyio
@@ -195,10 +196,8 @@ async def test_a_wrong_clock_is_corrected_from_the_stores_date(minutes: int, con
     async with serving(script, components={"clock": clock}) as (store, server):
         async with anyio.create_task_group() as group:
             for number in range(8):
-                if conditional:
-                    group.start_soon(lambda n=number: store.get(f"b{n}", if_none_match='"x"'))
-                else:
-                    group.start_soon(store.get, f"b{number}")
+                call = partial(store.get, if_none_match='"x"') if conditional else store.get
+                group.start_soon(call, f"b{number}")
         before = len(server.received)
         assert before <= 16
         await store.get("later")

@@ -17,7 +17,7 @@ import h11
 
 from buffer.store.s3.sockets import SocketStream
 
-__all__ = ["BodyTooLarge", "BrokenConnection", "Http1Connection"]
+__all__ = ["BodyTooLarge", "BrokenConnection", "Http1Connection", "UnsendableRequest"]
 
 _MAX_HEAD_BYTES = 64 * 1024
 _READ_BYTES = 64 * 1024
@@ -41,6 +41,10 @@ class BrokenConnection(Exception):  # noqa: N818 - a fact that `transport` gives
 
 class BodyTooLarge(Exception):  # noqa: N818 - same
     """The body is larger than the caller accepts."""
+
+
+class UnsendableRequest(Exception):  # noqa: N818 - same
+    """HTTP has no way to express the request; nothing was sent."""
 
 
 class Http1Connection:
@@ -78,11 +82,14 @@ class Http1Connection:
 
         Raises:
             BrokenConnection: The peer closed, reset or did not speak HTTP.
-            h11.LocalProtocolError: The request cannot be expressed; nothing was sent.
+            UnsendableRequest: The request cannot be expressed; nothing was sent.
         """
         self.reusable = False
         self._parser = h11.Connection(h11.CLIENT, max_incomplete_event_size=_MAX_HEAD_BYTES)
-        event = h11.Request(method=method, target=target, headers=list(headers))
+        try:
+            event = h11.Request(method=method, target=target, headers=list(headers))
+        except h11.LocalProtocolError as exc:
+            raise UnsendableRequest(str(exc)) from exc
         head = self._parser.send(event) or b""
         sent_whole = await self._send(head, body)
         response = await self._receive_head(sent_whole=sent_whole)

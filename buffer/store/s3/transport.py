@@ -18,10 +18,9 @@ from typing import TypeAlias
 
 import anyio
 import anyio.to_thread
-import h11
 import httpx
 
-from buffer.store.s3.http1 import BodyTooLarge, BrokenConnection, Http1Connection
+from buffer.store.s3.http1 import BodyTooLarge, BrokenConnection, Http1Connection, UnsendableRequest
 from buffer.store.s3.messages import Answer
 from buffer.store.s3.sockets import open_stream
 
@@ -96,7 +95,7 @@ class SocketTransport(httpx.AsyncBaseTransport):
             if isinstance(exc, BrokenConnection):
                 failed = httpx.ReadError if exc.sent_whole else httpx.WriteError
                 raise failed(str(exc)) from exc
-            if isinstance(exc, h11.LocalProtocolError):
+            if isinstance(exc, UnsendableRequest):
                 raise httpx.LocalProtocolError(str(exc)) from exc
             raise
         stream = _Body(self, origin, connection)
