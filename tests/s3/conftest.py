@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Iterator
 import pytest
 
 from buffer.store.s3 import S3Config, S3Store
-from tests.s3.servers import Server, ministack, seaweedfs
+from tests.s3.servers import Server, ceph, ministack, seaweedfs
 
 
 @pytest.fixture(scope="session")
@@ -26,9 +26,16 @@ def ministack_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serve
         yield server
 
 
-@pytest.fixture(params=["seaweedfs", "ministack"])
+@pytest.fixture(scope="session")
+def ceph_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """One Ceph Object Gateway for the whole session; for tests marked `ceph`."""
+    with ceph(tmp_path_factory.mktemp("ceph")) as server:
+        yield server
+
+
+@pytest.fixture(params=["seaweedfs", "ministack", pytest.param("ceph", marks=pytest.mark.ceph)])
 def server(request: pytest.FixtureRequest) -> Server:
-    """Each of the servers that every test run starts."""
+    """Each of the servers that every test run starts, and Ceph where it is asked for."""
     running: Server = request.getfixturevalue(f"{request.param}_server")
     return running
 

@@ -174,3 +174,51 @@ def ministack(folder: Path) -> Iterator[Server]:
     with process([tool("ministack")], folder / "log", **environ):
         server.create_bucket()
         yield server
+
+
+@contextlib.contextmanager
+def ceph(folder: Path) -> Iterator[Server]:
+    """Run a Ceph Object Gateway on storage in memory."""
+    gateway, monitor, _ = free_ports(3)
+    script = Path(__file__).with_name("start_ceph.sh")
+    with (folder / "log").open("wb") as log:
+        started = subprocess.run(
+            [script, folder / "ceph", str(gateway), str(monitor)],
+            check=True,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            timeout=START_SECONDS,
+        )
+    try:
+        server = Server("Ceph", f"http://127.0.0.1:{gateway}")
+        server.create_bucket()
+        yield server
+    finally:
+        for pid in started.stdout.split():
+            os.kill(int(pid), signal.SIGKILL)
+
+
+@contextlib.contextmanager
+def rclone(folder: Path) -> Iterator[Server]:
+    """Run rclone's S3 server, which ignores every condition."""
+    (port,) = free_ports(1)
+    server = Server("rclone", f"http://127.0.0.1:{port}")
+    (folder / "data" / server.bucket).mkdir(parents=True)
+    keys = f"{server.access_key_id},{server.secret_access_key}"
+    address = f"127.0.0.1:{port}"
+    with process(
+        [tool("rclone"), "serve", "s3", str(folder / "data"), "--addr", address, "--auth-key", keys],
+        folder / "log",
+    ):
+        server.create_bucket()
+        yield server
+
+
+@contextlib.contextmanager
+def localbucket(folder: Path) -> Iterator[Server]:
+    """Run localbucket, which knows the condition for creating only."""
+    (port,) = free_ports(1)
+    server = Server("localbucket", f"http://127.0.0.1:{port}")
+    with process([tool("localbucket"), str(folder / "data"), "--port", str(port)], folder / "log"):
+        server.create_bucket()
+        yield server

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable
+from contextlib import AbstractContextManager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,7 +19,7 @@ from buffer.store.verify import Finding, VerificationReport, verify_store
 from buffer.testing import FaultStore, IgnoreCondition
 from buffer.testing.fault_server import FaultServer, Received, Reply
 from tests.s3.scripted import Bucket, s3_error, serving, store_at
-from tests.s3.servers import Server
+from tests.s3.servers import Server, localbucket, rclone
 
 BODY_BYTES = 100_000
 
@@ -43,6 +45,29 @@ async def test_the_test_servers_are_fit(s3_store: S3Store) -> None:
     report = await verify_store(s3_store)
     assert failed(report) == {}
     assert any("of 32 writers at the same time exactly one" in finding.detail for finding in report.findings)
+
+
+@pytest.mark.unfit
+@pytest.mark.parametrize(
+    ("start", "broken"),
+    [
+        (rclone, {"create", "match", "match on missing", "race to create", "race to match"}),
+        (localbucket, {"etags", "match", "match on missing", "race to match"}),
+    ],
+    ids=["rclone", "localbucket"],
+)
+async def test_servers_without_conditions_are_refused(
+    start: Callable[[Path], AbstractContextManager[Server]], broken: set[str], tmp_path: Path
+) -> None:
+    """Of all conditions rclone ignores every one, localbucket all but that for creating; both are refused by name."""
+    with start(tmp_path) as server:
+        settings: dict[str, Any] = dict(server.settings)
+        store = S3Store(S3Config(**settings))
+        report = await verify_store(store, body_bytes=BODY_BYTES)
+        await store.aclose()
+    assert not report.fit
+    assert {finding.name for finding in report.problems if finding.fatal} == broken
+    assert "the store ignores If-Match" in failed(report)["match"]
 
 
 class Careless(Bucket):
