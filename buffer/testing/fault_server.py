@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 import socket
+import ssl
 import struct
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -24,6 +25,7 @@ from typing import Literal, Self
 import anyio
 import anyio.abc
 import h11
+from anyio.streams.tls import TLSStream
 
 __all__ = ["FaultServer", "Received", "Reply", "Script", "play"]
 
@@ -115,6 +117,7 @@ class FaultServer:
         at_head: Called for every request before its body is read; a reply from it is the answer, and the body
             stays unread.
         host: Address to listen on.
+        tls: Context with the server's certificate; None speaks plain HTTP.
     """
 
     def __init__(
@@ -123,10 +126,12 @@ class FaultServer:
         *,
         at_head: Callable[[Received], Reply | None] | None = None,
         host: str = "127.0.0.1",
+        tls: ssl.SSLContext | None = None,
     ) -> None:
         self._script = script
         self._at_head = at_head
         self._host = host
+        self._tls = tls
         self._connections = 0
         self._open = 0
         self.received: list[Received] = []
@@ -147,7 +152,9 @@ class FaultServer:
         await self._group.__aenter__()
         self._listener = await anyio.create_tcp_listener(local_host=self._host)
         port = self._listener.extra(anyio.abc.SocketAttribute.local_port)  # noqa: S610 - not Django
-        self.url = f"http://[{self._host}]:{port}" if ":" in self._host else f"http://{self._host}:{port}"
+        scheme = "https" if self._tls else "http"
+        host = f"[{self._host}]" if ":" in self._host else self._host
+        self.url = f"{scheme}://{host}:{port}"
         self._group.start_soon(self._listener.serve, self._serve)
         return self
 
@@ -161,11 +168,16 @@ class FaultServer:
             with anyio.CancelScope(shield=True):
                 await self._listener.aclose()
 
-    async def _serve(self, stream: anyio.abc.SocketStream) -> None:
+    async def _serve(self, connected: anyio.abc.SocketStream) -> None:
         number = self._connections
         self._connections += 1
         self._open += 1
         try:
+            stream: anyio.abc.ByteStream = connected
+            if self._tls is not None:
+                stream = await TLSStream.wrap(
+                    connected, server_side=True, ssl_context=self._tls, standard_compatible=False
+                )
             # A client that goes away in the middle of anything is what half of the tests are about.
             while await self._exchange(stream, number):
                 pass
@@ -174,13 +186,14 @@ class FaultServer:
             anyio.ClosedResourceError,
             anyio.EndOfStream,
             h11.RemoteProtocolError,
+            ssl.SSLError,
         ):
             pass
         finally:
             self._open -= 1
-            await anyio.aclose_forcefully(stream)
+            await anyio.aclose_forcefully(connected)
 
-    async def _exchange(self, stream: anyio.abc.SocketStream, number: int) -> bool:
+    async def _exchange(self, stream: anyio.abc.ByteStream, number: int) -> bool:
         """Serve one request; return whether another may follow."""
         parser = h11.Connection(h11.SERVER)
         head = await _next(parser, stream)
@@ -198,7 +211,7 @@ class FaultServer:
         await self._answer(stream, reply)
         return reply.end == "keep" and reply.cut is None and reply.framing != "close"
 
-    async def _answer(self, stream: anyio.abc.SocketStream, reply: Reply) -> None:
+    async def _answer(self, stream: anyio.abc.ByteStream, reply: Reply) -> None:
         await anyio.sleep(reply.delay)
         head, body = reply.pieces()
         if not reply.silent:
@@ -219,7 +232,7 @@ def _received(head: h11.Request, body: bytes, connection: int) -> Received:
     return Received(head.method.decode(), head.target.decode("latin-1"), headers, body, connection)
 
 
-async def _next(parser: h11.Connection, stream: anyio.abc.SocketStream) -> object:
+async def _next(parser: h11.Connection, stream: anyio.abc.ByteStream) -> object:
     while (event := parser.next_event()) is h11.NEED_DATA:
         parser.receive_data(await stream.receive())
     return event

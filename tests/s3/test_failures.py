@@ -8,7 +8,7 @@ import anyio
 import pytest
 
 from buffer.errors import AccessDeniedError, StorageError
-from buffer.store.base import ByteRange, Suffix
+from buffer.store.base import CREATE, ByteRange, Suffix
 from buffer.testing.fault_server import FaultServer, Received, Reply, play
 from tests.s3.scripted import ETAG, s3_error, serving, store_at
 
@@ -290,6 +290,19 @@ async def test_ranges_are_checked() -> None:
         assert (found.body, found.size_bytes) == (b"789", 10)
         with pytest.raises(StorageError, match="bytes 0-2/10"):
             await store.get("b", part=ByteRange(2, 5))
+
+
+async def test_a_connection_lost_during_an_upload_wrote_nothing() -> None:
+    """A conditional write that did not leave whole is no unknown outcome: its end never reached the server."""
+
+    def at_head(_: Received) -> Reply | None:
+        return Reply(silent=True, end="close")
+
+    async with FaultServer(play([OK]), at_head=at_head) as server, store_at(server.url) as store:
+        with pytest.raises(StorageError) as caught:
+            await store.put("m", bytes(64 << 20), CREATE)
+        assert server.connections == 1
+    assert type(caught.value) is StorageError and caught.value.transient
 
 
 async def test_an_object_that_is_too_large_is_not_read() -> None:

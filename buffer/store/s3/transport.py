@@ -278,7 +278,9 @@ class Exchange:
             httpx.WriteError,
             httpx.WriteTimeout,
         ) as exc:
-            raise TransportFailure(str(exc), sent_whole=False) from exc
+            # A certificate that is not trusted now will not be trusted in a second.
+            trusted = not isinstance(exc.__cause__, ssl.SSLCertVerificationError)
+            raise TransportFailure(str(exc), sent_whole=False, transient=trusted) from exc
         except (httpx.LocalProtocolError, httpx.UnsupportedProtocol) as exc:
             raise TransportFailure(
                 f"the request cannot be sent: {exc}", sent_whole=False, transient=False
