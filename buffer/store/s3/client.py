@@ -137,7 +137,7 @@ class S3Client:
                 async with self._lanes.place(small=small):
                     if deadline is None:
                         deadline = anyio.current_time() + self._config.call_timeout
-                    result = await self._attempt(call, payload_sha256, accept, deadline)
+                    result = await self._attempt(call, payload_sha256, accept)
             except _AttemptFailed as failed:
                 error = failed.error
                 if isinstance(error, UnknownOutcomeError):
@@ -161,9 +161,7 @@ class S3Client:
         """Close the transport."""
         await self._exchange.aclose()
 
-    async def _attempt(
-        self, call: Call, payload_sha256: str, accept: Callable[[Answer], T], deadline: float
-    ) -> T:
+    async def _attempt(self, call: Call, payload_sha256: str, accept: Callable[[Answer], T]) -> T:
         used = _Signing(await self._credentials.get(), self._region, self._skew_ms)
         endpoint = self._endpoint
         path, query = endpoint.path(call.key), quote_query(call.query)
@@ -188,7 +186,6 @@ class S3Client:
                 headers,
                 call.body,
                 object_bytes=self._config.max_object_bytes,
-                most_seconds=max(0.0, deadline - anyio.current_time()),
             )
         except TransportFailure as exc:
             kind = UnknownOutcomeError if call.subject.write and exc.sent_whole else StorageError

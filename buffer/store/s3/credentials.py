@@ -100,7 +100,9 @@ class RefreshingCredentials:
             # Whoever held the lock before has done the work, and its failure is everybody's failure.
             if self._loads != loads:
                 if self._failure is not None:
-                    raise AccessDeniedError(self._failure.message) from self._failure
+                    raise AccessDeniedError(
+                        self._failure.message, transient=self._failure.transient
+                    ) from self._failure
                 if self._current is not None:
                     return self._current
             self._refreshing = True
@@ -133,7 +135,8 @@ class RefreshingCredentials:
                 exc
                 if isinstance(exc, AccessDeniedError)
                 else AccessDeniedError(
-                    f"no valid credentials: their source failed with {type(exc).__name__}: {exc}"
+                    f"no valid credentials: their source failed with {type(exc).__name__}: {exc}",
+                    transient=True,
                 )
             )
             if self._failure is exc:
@@ -145,7 +148,9 @@ class RefreshingCredentials:
 
     def _check_fresh(self, credentials: Credentials) -> None:
         if self._left(credentials) <= 0:
-            raise AccessDeniedError("the source of credentials gave ones that have expired already")
+            raise AccessDeniedError(
+                "the source of credentials gave ones that have expired already", transient=True
+            )
 
     def _left(self, credentials: Credentials) -> float:
         """Return the milliseconds for which `credentials` hold."""

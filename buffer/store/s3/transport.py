@@ -229,7 +229,6 @@ class Exchange:
         body: bytes,
         *,
         object_bytes: int,
-        most_seconds: float,
     ) -> Answer:
         """Send one request and return the whole answer. Cancellation leaves open whether it was carried out.
 
@@ -240,7 +239,6 @@ class Exchange:
             headers: Headers, exactly as they go out.
             body: The body.
             object_bytes: Largest body to accept of a successful answer.
-            most_seconds: Upper limit of the attempt's time.
 
         Raises:
             TransportFailure: No answer, or not in time.
@@ -255,8 +253,7 @@ class Exchange:
             content=body,
             extensions={**self._extensions, "target": target.encode("ascii")},
         )
-        patience = min(most_seconds, self._timeout + len(body) / self._slowest_transfer)
-        start = anyio.current_time()
+        patience = self._timeout + len(body) / self._slowest_transfer
         try:
             with anyio.fail_after(patience) as scope:
                 response = await self._client.send(request, stream=True)
@@ -264,8 +261,7 @@ class Exchange:
                     limit = object_bytes if response.is_success else _DOCUMENT_BYTES
                     size = response.headers.get("content-length", "")
                     if size.isdecimal():
-                        more = min(int(size), limit) / self._slowest_transfer
-                        scope.deadline = start + min(most_seconds, patience + more)
+                        scope.deadline += min(int(size), limit) / self._slowest_transfer
                     return await _read(response, limit)
                 finally:
                     await response.aclose()
