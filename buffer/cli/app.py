@@ -25,6 +25,8 @@ __all__ = ["Application", "application"]
 
 _PROGRAM = "opendata-buffer"
 _DEBUG_VARIABLE = "OPENDATA_BUFFER_DEBUG"
+# Each of their failures reaches the command as an exception, and the user in its own message.
+_TOLD_BY_COMMANDS = frozenset({"buffer.producer"})
 
 
 class Application(click.Group):
@@ -34,6 +36,7 @@ class Application(click.Group):
         """Run one command and exit; takes what click's own `main` takes, and does the reporting instead of it."""
         kwargs["standalone_mode"] = False
         logger, handler = logging.getLogger("buffer"), _OneLineHandler(logging.WARNING)
+        handler.addFilter(lambda record: record.name not in _TOLD_BY_COMMANDS or _is_debugging())
         logger.addHandler(handler)
         try:
             super().main(*args, **kwargs)

@@ -1,7 +1,7 @@
 """`demo`: real records through a real queue, counted, compared and timed.
 
 Three steps, one after the other, so that each number means one thing: produce at full speed until everything is
-durable, consume until the queue is empty, compare counts and digests. Hashing is part of both timed steps.
+durable, consume until the queue is empty, compare counts and digests. Hashing is part of both timed steps, reading the files of the first.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _MAX_RECORD_BYTES = 64 * 1024 * 1024
 _CLEAN_UP_SECONDS = 30.0
 
 
-@click.command()
+@click.command(short_help="Send real records through a queue, and check and time them.")
 @click.argument("paths", nargs=-1, metavar="[PATH]...", type=click.Path(exists=True))
 @options.store_url(required=False, from_environment=False)
 @options.flush_interval

@@ -24,7 +24,7 @@ _FINISH_SECONDS = 30.0
 _CLOSE_SECONDS = 1.0
 
 
-@click.command()
+@click.command(short_help="Send records from files or standard input.")
 @click.argument(
     "files", nargs=-1, metavar="[FILES]...", type=click.Path(exists=True, dir_okay=False, allow_dash=True)
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -112,6 +113,16 @@ def test_a_missing_file_is_noticed_before_anything_is_sent(cli: Cli, tmp_path: P
     assert outcome.code == 2
     assert "does not exist" in outcome.error
     assert cli.run("status").code == 4
+
+
+def test_a_store_that_fails_is_told_in_one_line(cli: Cli) -> None:
+    """With the records that are lost by it, and without the library's log of the same."""
+    Path(urlsplit(cli.store).path, "ingest").write_bytes(b"in the way of the folder")
+    outcome = cli.run("produce", stdin=b"one\ntwo\n")
+    assert outcome.code == 1
+    assert outcome.stderr.splitlines()[:-1] == ["produced no records"]
+    assert "path='ingest/" in outcome.error
+    assert outcome.error.endswith("; not known to be durable: 2 records, from offset 0 of <stdin> on")
 
 
 @pytest.mark.parametrize(
