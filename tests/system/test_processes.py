@@ -108,14 +108,14 @@ def receipts(log: Path) -> list[dict[str, Any]]:
     return [entry for entry in entries if "count" in entry]
 
 
-def producer(name: str, store: Path, folder: Path) -> Worker:
+def producer(name: str, store_url: str, folder: Path) -> Worker:
     goal, log = RECORDS // 2, folder / f"{name}.log"
 
     def command(kills: int) -> list[str]:
         wanted = goal if kills == KILLS // 2 else 0
         return [
             str(HERE / "producer_worker.py"),
-            *(store.as_uri(), name, str(log), str(wanted), BACKENDS[kills % 2]),
+            *(store_url, name, str(log), str(wanted), BACKENDS[kills % 2]),
         ]
 
     def progress() -> int:
@@ -124,13 +124,13 @@ def producer(name: str, store: Path, folder: Path) -> Worker:
     return Worker(name, command, progress, milestones(goal, KILLS // 2), folder)
 
 
-def consumer(store: Path, database: Path, stop: Path, folder: Path) -> Worker:
+def consumer(store_url: str, database: Path, stop: Path, folder: Path) -> Worker:
     def command(kills: int) -> list[str]:
         # A process that is to be killed is not told to stop.
         stop_file = stop if kills == KILLS else folder / "never"
         return [
             str(HERE / "consumer_worker.py"),
-            *(store.as_uri(), str(database), str(stop_file)),
+            *(store_url, str(database), str(stop_file)),
             *(("serial", "ahead")[kills // 2 % 2], BACKENDS[kills % 2]),
         ]
 
@@ -167,13 +167,26 @@ def test_nothing_is_lost_or_doubled_when_processes_are_killed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """What producers were told is durable is in the sink exactly once and in order, after twenty kills."""
-    store, database, stop = tmp_path / "store", tmp_path / "sink.db", tmp_path / "stop"
+    store = tmp_path / "store"
+    kill_and_check(store.as_uri(), (store / "ingest/manifest").read_bytes, tmp_path, capsys)
+
+
+def kill_and_check(
+    store_url: str,
+    read_manifest: Callable[[], bytes],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    *,
+    deadline_seconds: float = DEADLINE_SECONDS,
+) -> None:
+    """Run the three parties on a store, kill them, and compare what was promised with what arrived."""
+    database, stop = tmp_path / "sink.db", tmp_path / "stop"
     began = time.monotonic()
-    producers = [producer(name, store, tmp_path) for name in ("left", "right")]
-    reader = consumer(store, database, stop, tmp_path)
+    producers = [producer(name, store_url, tmp_path) for name in ("left", "right")]
+    reader = consumer(store_url, database, stop, tmp_path)
     with stopped_in_the_end(*producers, reader):
         while not reader.step(work_is_left=not stop.exists()):
-            assert time.monotonic() - began < DEADLINE_SECONDS, "the processes do not come to an end"
+            assert time.monotonic() - began < deadline_seconds, "the processes do not come to an end"
             ended = [worker.step() for worker in producers]
             if all(ended):
                 stop.touch()
@@ -206,7 +219,7 @@ def test_nothing_is_lost_or_doubled_when_processes_are_killed(
     unreported -= durable
     assert durable >= RECORDS
 
-    manifest = parse_manifest((store / "ingest/manifest").read_bytes())
+    manifest = parse_manifest(read_manifest())
     assert len(manifest) == 0 and manifest.next_sequence == len(batches)
     assert 1 <= manifest.epoch <= KILLS + 1
     with capsys.disabled():
