@@ -1,10 +1,11 @@
 """How fast is the S3 store, compared with a native client?
 
 Closed loop: 4 tasks, each sends its next request when the last has been answered, for objects of 64 KiB to 64 MiB.
-Compared with obstore (the Rust `object_store` behind Python bindings) on asyncio, in the same run and in
-turns, every client in a process of its own so that processor time and peak memory are its own. The server is a
-process of blocking threads that sends zeros and drops uploads: what is measured is the client, and with it the
-kernel's loopback, on processors that client and server share.
+Compared with obstore (the Rust `object_store` behind Python bindings) on asyncio, and with the same store on the
+stock transport of httpx (`stock`, asyncio), all in the same run and in turns. Every client has a process of its own, so
+that processor time and peak memory are its own. The server is a process of blocking threads that sends zeros and
+drops uploads: what is measured is the client, and with it the kernel's loopback, on processors that client and
+server share.
 
     python benchmarks/s3.py                    # GET and PUT of all sizes, JSON lines
     python benchmarks/s3.py --rounds 5 --sizes 8388608 --operations get
@@ -27,13 +28,14 @@ import sys
 import threading
 import time
 from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 
 import anyio
 
 KIB, MIB = 1024, 1024 * 1024
 SIZES = [64 * KIB, MIB, 8 * MIB, 64 * MIB]
-CLIENTS = ["obstore", "asyncio", "trio"]
+CLIENTS = ["obstore", "asyncio", "trio", "stock"]
 TASKS = 4
 BYTES_PER_RUN = 1024 * MIB
 MOST_REQUESTS = 2000
@@ -113,11 +115,13 @@ async def measure(request: Callable[[], Awaitable[int]], size: int, count: int) 
     )
 
 
-async def run_ours(endpoint: str, operation: str, size: int, count: int) -> None:
+async def run_ours(endpoint: str, operation: str, size: int, count: int, *, stock: bool) -> None:
+    import httpx  # noqa: PLC0415 - each process loads its own client only
+
     from buffer.store.s3 import S3Config, S3Store  # noqa: PLC0415 - each process loads its own client only
 
     config = S3Config(bucket="bucket", endpoint=endpoint, access_key_id="k", secret_access_key="s")  # noqa: S106 - made up
-    store = S3Store(config)
+    store = S3Store(config, transport=httpx.AsyncHTTPTransport() if stock else None)
     body = bytes(size) if operation == "put" else b""
 
     async def get() -> int:
@@ -211,7 +215,8 @@ def main() -> None:
             sys.stdout.flush()
             os._exit(0)
         else:
-            anyio.run(run_ours, endpoint, operation, int(size), int(count), backend=client)
+            run = partial(run_ours, endpoint, operation, int(size), int(count), stock=client == "stock")
+            anyio.run(run, backend="trio" if client == "trio" else "asyncio")
     else:
         compare(arguments.rounds, arguments.sizes, arguments.operations)
 
