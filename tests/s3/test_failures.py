@@ -7,7 +7,7 @@ import gzip
 import anyio
 import pytest
 
-from buffer.errors import AccessDeniedError, StorageError
+from buffer.errors import AccessDeniedError, InvalidInputError, StorageError
 from buffer.store.base import CREATE, ByteRange, Suffix
 from buffer.testing.fault_server import FaultServer, Received, Reply, play
 from tests.s3.scripted import ETAG, s3_error, serving, store_at
@@ -303,6 +303,35 @@ async def test_a_connection_lost_during_an_upload_wrote_nothing() -> None:
             await store.put("m", bytes(64 << 20), CREATE)
         assert server.connections == 1
     assert type(caught.value) is StorageError and caught.value.transient
+
+
+async def test_the_end_of_an_empty_object_is_empty() -> None:
+    """Where a store refuses the range, the object itself is asked for; if it has grown since, its end counts."""
+    refused = s3_error(416, "InvalidRange")
+    answers = [refused, Reply(headers=ETAG), refused, OK, refused, Reply(status=304)]
+    async with serving(play(answers)) as (store, _):
+        empty = await store.get("b", part=Suffix(4))
+        assert (empty.body, empty.etag, empty.size_bytes) == (b"", '"e0"', 0)
+        assert (await store.get("b", part=Suffix(4))).body == b"body"
+        assert await store.get("b", part=Suffix(4), if_none_match='"x"') is None
+        with pytest.raises(InvalidInputError):
+            await store.get("b", part=Suffix(0))
+        with pytest.raises(InvalidInputError):
+            await store.get("b", part=ByteRange(3, 3))
+
+
+async def test_not_modified_without_a_condition_is_an_error() -> None:
+    """A 304 that nobody asked for is not an object."""
+    async with serving(play([Reply(status=304)])) as (store, _):
+        with pytest.raises(StorageError, match="without a condition"):
+            await store.get("b")
+
+
+async def test_a_store_says_where_it_is_and_no_more() -> None:
+    """URL and repr have bucket and prefix, and no secret."""
+    async with serving(play([OK]), prefix="pre/fix") as (store, _):
+        assert store.url == "s3://bucket/pre/fix"
+        assert "s3://bucket/pre/fix" in repr(store) and "hidden" not in repr(store) + repr(store.config)
 
 
 async def test_an_object_that_is_too_large_is_not_read() -> None:

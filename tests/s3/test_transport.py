@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import socket
 import ssl
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,7 @@ from buffer.store.base import CREATE, Match
 from buffer.store.s3.transport import SocketTransport
 from buffer.testing.fault_server import FaultServer, Reply, play
 from tests.s3.scripted import ETAG, Bucket, s3_error, store_at
+from tests.s3.servers import free_ports
 
 TLS = Path(__file__).parent / "tls"
 BODY = bytes(range(256)) * 4096 * 3
@@ -179,13 +182,52 @@ async def test_idle_connections_are_not_used_for_long() -> None:
         assert server.connections == 3
 
 
-async def test_a_name_with_several_addresses_is_tried_through() -> None:
-    """If the first address of a host refuses, the next one is used."""
-    async with (
-        FaultServer(play([Reply(headers=ETAG)]), host="127.0.0.1") as server,
-        store_at(server.url.replace("127.0.0.1", "localhost")) as store,
-    ):
-        assert await store.put("b", b"x") == '"e0"'
+def resolving_to(*ports: int) -> Any:
+    """Return a resolver that knows one name, with an address for each port."""
+
+    async def resolve(host: str, port: int, *, type: int) -> list[Any]:  # noqa: A002 - as anyio names it
+        assert (host, port, type) == ("store.test", 80, socket.SOCK_STREAM)
+        return [(socket.AF_INET, type, 0, "", ("127.0.0.1", port)) for port in ports]
+
+    return resolve
+
+
+async def test_a_name_with_several_addresses_is_tried_through(monkeypatch: pytest.MonkeyPatch) -> None:
+    """If the first address of a host refuses, the next one is used; two that answer make one connection."""
+    (closed,) = free_ports(1)
+    async with FaultServer(play([Reply(headers=ETAG)])) as server:
+        port = int(server.url.rpartition(":")[2])
+        for addresses in ((closed, port), (port, closed), (port, port)):
+            monkeypatch.setattr(anyio, "getaddrinfo", resolving_to(*addresses))
+            async with store_at("http://store.test", max_attempts=1) as store:
+                assert await store.put("b", b"x") == '"e0"'
+        assert len(server.received) == 3
+        monkeypatch.setattr(anyio, "getaddrinfo", resolving_to(closed, closed))
+        async with store_at("http://store.test", max_attempts=1) as store:
+            with pytest.raises(StorageError, match="cannot connect to 127") as caught:
+                await store.put("b", b"x", CREATE)
+    assert caught.value.transient and not isinstance(caught.value, UnknownOutcomeError)
+
+
+async def test_a_connection_that_does_not_come_up_in_time_is_given_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """An address that swallows packets costs the time to connect, and nothing was sent."""
+    with socket.socket() as full:
+        # Nobody accepts here, and the queue has room for one: further connections wait for ever.
+        full.bind(("127.0.0.1", 0))
+        full.listen(0)
+        port = full.getsockname()[1]
+        monkeypatch.setattr(anyio, "getaddrinfo", resolving_to(port))
+        with contextlib.ExitStack() as fillers:
+            for _ in range(4):
+                filler = fillers.enter_context(socket.socket())
+                filler.setblocking(False)
+                filler.connect_ex(("127.0.0.1", port))
+            async with store_at("http://store.test", connect_timeout=0.05, max_attempts=1) as store:
+                with pytest.raises(StorageError, match=r"within 0\.05 s") as caught:
+                    await store.put("b", b"x", CREATE)
+    assert caught.value.transient and not isinstance(caught.value, UnknownOutcomeError)
 
 
 async def test_a_host_that_does_not_exist_is_a_transient_error() -> None:

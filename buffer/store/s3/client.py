@@ -106,11 +106,6 @@ class S3Client:
         self._skew_ms = 0
 
     @property
-    def region(self) -> str:
-        """Region in use: the configured one, or the one an answer named."""
-        return self._region
-
-    @property
     def in_flight(self) -> int:
         """Requests that run now."""
         return self._lanes.in_use

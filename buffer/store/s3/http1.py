@@ -102,11 +102,6 @@ class Http1Connection:
         """Whether the answer says where its body ends, other than by closing the connection."""
         return self._head_only or self._chunked or self._length is not None
 
-    @property
-    def content_length(self) -> int | None:
-        """Length of the answer's body, where it is known beforehand."""
-        return 0 if self._head_only else self._length
-
     async def read_body(self, limit_bytes: int) -> bytes:
         """Return the whole body of the answer.
 
