@@ -94,6 +94,7 @@ async def test_every_record_comes_once_and_in_order(server: Server) -> None:
             lossy_store(server, prefix, 99, lost) as store,
             Consumer(store, ConsumerConfig()) as consumer,
         ):
+            sequences = []
             while len(received) < producers * calls:
                 batch = await consumer.next_batch()
                 if batch is None:
@@ -101,7 +102,10 @@ async def test_every_record_comes_once_and_in_order(server: Server) -> None:
                     continue
                 locations.append(batch.location)
                 received.extend((record[0], record[1]) for record in batch.entries)
-                await consumer.ack(batch.sequence)
+                sequences.append(batch.sequence)
+            # Not before: what was dequeued cannot be found again by a producer that has lost an answer.
+            for sequence in sequences:
+                await consumer.ack(sequence)
 
     with anyio.fail_after(120):
         async with anyio.create_task_group() as group:
