@@ -38,6 +38,7 @@ from buffer.errors import (
 from buffer.format import ManifestView, decode_batch, encode_batch, parse_manifest
 from buffer.gc import Collection, GarbageCollector, KeepReason
 from buffer.model import BatchDescriptor, Compression, ConsumedBatch, Metadata, RawBatch, Receipt
+from buffer.pipeline import Delivery, PipelineConfig, PipelinedConsumer, PipelineStatistics
 from buffer.producer import DurabilityWatcher, Producer, ProducerStatistics, WriteHandle
 from buffer.store import FileStore, MemoryStore, ObjectStore, open_store
 from buffer.workers import CpuWorkers
@@ -55,6 +56,7 @@ __all__ = [
     "ConsumerConfig",
     "ConsumerFetchHandle",
     "CpuWorkers",
+    "Delivery",
     "DurabilityWatcher",
     "Error",
     "FencedError",
@@ -68,6 +70,9 @@ __all__ = [
     "Metadata",
     "NotFoundError",
     "ObjectStore",
+    "PipelineConfig",
+    "PipelineStatistics",
+    "PipelinedConsumer",
     "PreconditionError",
     "Producer",
     "ProducerConfig",

@@ -64,9 +64,11 @@ class StorageError(Error):
         request_id: The store's identifier of the failed request.
         transient: Whether the same call may succeed later.
         retry_after: Seconds the store asked to wait, or None.
+        sequence: Sequence of the batch that was being fetched, where it was one.
     """
 
-    _facts = ("path", "status", "code", "request_id")
+    _facts = ("path", "status", "code", "request_id", "sequence")
+    sequence: int | None = None
 
     def __init__(
         self,

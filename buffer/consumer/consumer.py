@@ -149,6 +149,16 @@ class Consumer:
         return len(self._queue.view)
 
     @property
+    def first_sequence(self) -> int:
+        """The sequence of the first entry, or of the next one to come, in the manifest as last read or written."""
+        return self._queue.view.first_sequence
+
+    @property
+    def next_sequence(self) -> int:
+        """The sequence that the next entry will get, in the manifest as last read or written."""
+        return self._queue.view.next_sequence
+
+    @property
     def last_acked_sequence(self) -> int | None:
         """The last acked sequence, whether or not it is written; None before the first."""
         return self._cursors.acked
@@ -191,11 +201,22 @@ class Consumer:
         with self._owner():
             if max == 0:
                 return []
-            view = await self._queue.read()
-            ahead = view.after(self._cursors.handed_out, max)
-            self._hand_out(view, ahead)
-            self._instruments.descriptors_handed_out.add(len(ahead))
-            return ahead
+            return self._hand_out_ahead(await self._queue.read(), max)
+
+    def next_known_descriptors(self, max: int) -> list[BatchDescriptor]:  # noqa: A002 - as above
+        """Return up to `max` entries after the cursor from the manifest as it was last read or written.
+
+        No request is made, so a fence is not noticed. Otherwise as `next_descriptors`.
+
+        Raises:
+            InvalidInputError: `max` is negative.
+            FencedError: Another consumer is known to have taken over.
+            ClosedError: The consumer was not entered, or is closed.
+        """
+        if max < 0:
+            raise InvalidInputError(f"max must be at least 0, but is {max}")
+        with self._owner():
+            return self._hand_out_ahead(self._queue.view, max)
 
     async def fetch_descriptor(self, descriptor: BatchDescriptor) -> ConsumedBatch:
         """Read and decode one batch, as `fetch_handle().fetch` does, and show its age as the consumer's lag.
@@ -321,6 +342,12 @@ class Consumer:
             age_ms = self._clock.now_ms() - batch.metadata[-1].ingestion_time_ms
             self._instruments.consumer_lag_seconds.set(max(0.0, age_ms / 1000))
         return batch
+
+    def _hand_out_ahead(self, view: ManifestView, limit: int) -> list[BatchDescriptor]:
+        ahead = view.after(self._cursors.handed_out, limit)
+        self._hand_out(view, ahead)
+        self._instruments.descriptors_handed_out.add(len(ahead))
+        return ahead
 
     def _hand_out(self, view: ManifestView, descriptors: list[BatchDescriptor]) -> None:
         before = self._cursors.handed_out
