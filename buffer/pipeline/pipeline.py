@@ -93,7 +93,7 @@ class Delivery:
             FencedError: Another consumer has taken over: it will get, or has got, this batch too.
             ClosedError: The pipeline was left; the batch will be delivered again.
         """
-        self._pipeline._done(self.batch.sequence)  # noqa: SLF001 - one object in two halves
+        self._pipeline._done(self.batch.sequence)
 
 
 class PipelinedConsumer:
