@@ -64,11 +64,10 @@ class StorageError(Error):
         request_id: The store's identifier of the failed request.
         transient: Whether the same call may succeed later.
         retry_after: Seconds the store asked to wait, or None.
-        sequence: Sequence of the batch that was being fetched, where it was one.
+        sequence: Sequence of the batch that was being fetched, or None.
     """
 
-    _facts = ("path", "status", "code", "request_id", "sequence")
-    sequence: int | None = None
+    _facts = ("path", "sequence", "status", "code", "request_id")
 
     def __init__(
         self,
@@ -80,6 +79,7 @@ class StorageError(Error):
         request_id: str | None = None,
         transient: bool = False,
         retry_after: float | None = None,
+        sequence: int | None = None,
     ) -> None:
         super().__init__(message)
         self.path = path
@@ -88,6 +88,7 @@ class StorageError(Error):
         self.request_id = request_id
         self.transient = transient
         self.retry_after = retry_after
+        self.sequence = sequence
 
 
 class NotFoundError(StorageError):

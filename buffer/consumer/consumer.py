@@ -22,7 +22,7 @@ from buffer.clock import SYSTEM_CLOCK, Clock
 from buffer.config import ConsumerConfig
 from buffer.consumer.cursors import Cursors
 from buffer.consumer.fetch import ConsumerFetchHandle
-from buffer.errors import ClosedError, Error, FencedError, InvalidInputError, StorageError
+from buffer.errors import ClosedError, FencedError, InvalidInputError, StorageError, UnknownOutcomeError
 from buffer.format import ManifestView
 from buffer.gc import GarbageCollector
 from buffer.metrics import Instruments, Role
@@ -86,24 +86,23 @@ class Consumer:
         self._instruments = Instruments(meter_provider)
         rng = rng or random.Random()
         workers = workers or CpuWorkers()
-        self._queue = QueueConsumer(
-            ManifestObject(
-                store,
-                self._config.manifest_path,
-                role=Role.CONSUMER,
-                instruments=self._instruments,
-                contention=Contention(rng, cap=_CONTENTION_CAP),
-                failures=lambda: FailureBackoff(rng),
-                workers=workers,
-                request_timeout=self._config.request_timeout,
-            ),
+        self._manifest = ManifestObject(
+            store,
+            self._config.manifest_path,
+            role=Role.CONSUMER,
             instruments=self._instruments,
-            timeout=self._config.manifest_timeout,
+            contention=Contention(rng, cap=_CONTENTION_CAP),
+            failures=lambda: FailureBackoff(rng),
+            workers=workers,
+            request_timeout=self._config.request_timeout,
+        )
+        self._queue = QueueConsumer(
+            self._manifest, instruments=self._instruments, timeout=self._config.manifest_timeout
         )
         self._fetch = ConsumerFetchHandle(store, self._config, workers=workers, meter_provider=meter_provider)
         self._cursors = Cursors(last_acked_sequence)
         self._unwritten_acks = 0
-        self._guard = anyio.ResourceGuard("using this consumer")
+        self._guard = anyio.ResourceGuard("using")
         self._tasks: anyio.abc.TaskGroup | None = None
         self._collecting = anyio.CancelScope()
         self._entered = self._closed = False
@@ -126,17 +125,26 @@ class Consumer:
     ) -> None:
         if self._tasks is None:
             raise AssertionError("left without having been entered")
-        failure: Error | None = None
+        leaving = exc
         try:
             await self.aclose()
-        except Error as error:
-            failure = error
-        # The body's exception is not the task group's business: it leaves as it came, never inside a group.
-        await self._tasks.__aexit__(None, None, None)
-        if failure is not None:
-            if exc is None:
-                raise failure
-            logger.warning("while leaving after an exception: %s", failure)
+        except BaseException as failure:
+            if exc is None or not isinstance(failure, Exception):
+                leaving = failure
+            else:
+                logger.warning("while leaving after an exception: %s", failure)
+        # Also when another task is in the middle of a call and `aclose` therefore refused.
+        self._closed = True
+        self._collecting.cancel()
+        try:
+            # What leaves is not the task group's business: it must not arrive inside a group.
+            await self._tasks.__aexit__(None, None, None)
+        except anyio.get_cancelled_exc_class():
+            # Nor may the cancellation of the surrounding code take its place.
+            if leaving is None:
+                raise
+        if leaving is not None and leaving is not exc:
+            raise leaving
 
     @property
     def epoch(self) -> int | None:
@@ -293,6 +301,7 @@ class Consumer:
 
         Raises:
             anyio.BusyResourceError: Another task is using this consumer; it is not closed.
+            UnknownOutcomeError: The acks may have been written; if not, their batches come again.
             FencedError, FormatError, StorageError: The acks were not written: their batches come again.
         """
         if self._closed:
@@ -303,9 +312,14 @@ class Consumer:
             with anyio.move_on_after(self._config.close_timeout, shield=True) as limit:
                 await self._flush()
         if limit.cancelled_caught:
+            late = f"acks through sequence {self._cursors.acked} took longer than {self._config.close_timeout:g} s"
+            if self._manifest.in_doubt:
+                raise UnknownOutcomeError(
+                    f"{late}: the write had no answer, and their batches may be delivered again",
+                    path=self._config.manifest_path,
+                )
             raise StorageError(
-                f"acks through sequence {self._cursors.acked} were not written within "
-                f"{self._config.close_timeout:g} s; their batches will be delivered again",
+                f"{late} and were not written: their batches will be delivered again",
                 path=self._config.manifest_path,
                 transient=True,
             )

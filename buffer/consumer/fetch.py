@@ -6,7 +6,7 @@ import anyio
 from opentelemetry.metrics import MeterProvider
 
 from buffer.config import ConsumerConfig
-from buffer.errors import FormatError
+from buffer.errors import FormatError, InvalidInputError, StorageError
 from buffer.format import decode_batch
 from buffer.metrics import Instruments
 from buffer.model import BatchDescriptor, ConsumedBatch, RawBatch
@@ -48,13 +48,17 @@ class ConsumerFetchHandle:
     def __reduce__(self) -> tuple[type[ConsumerFetchHandle], tuple[ObjectStore, ConsumerConfig]]:
         return ConsumerFetchHandle, (self._store, self._config)
 
+    def __copy__(self) -> ConsumerFetchHandle:
+        return self
+
     async def fetch(self, descriptor: BatchDescriptor) -> ConsumedBatch:
         """Read and decode one batch: one GET. Fetching a descriptor twice gives equal batches.
 
         Raises:
             NotFoundError: The object is gone; it may have been collected after its entry was dequeued.
             FormatError: The object is not a batch; carries sequence and location.
-            StorageError: It could not be read; try again.
+            StorageError: It could not be read; carries sequence and path, and `transient` says whether trying
+                again may help.
         """
         began = anyio.current_time()
         raw = await self.fetch_raw(descriptor)
@@ -70,9 +74,21 @@ class ConsumerFetchHandle:
         """Read one batch and leave it encoded: one GET.
 
         Raises:
+            FormatError: The manifest names a location that this store cannot hold.
             NotFoundError, StorageError: As `fetch`.
         """
-        found = await self._store.get(descriptor.location)
+        try:
+            found = await self._store.get(descriptor.location)
+        except InvalidInputError as exc:
+            # The key is not the caller's but the manifest's, which may hold any text.
+            raise FormatError(
+                f"no batch can be where the manifest says it is: {exc}",
+                sequence=descriptor.sequence,
+                location=descriptor.location,
+            ) from exc
+        except StorageError as exc:
+            exc.sequence = descriptor.sequence
+            raise
         return RawBatch(found.body, descriptor.sequence, descriptor.location, descriptor.metadata)
 
     async def decode(self, raw: RawBatch) -> ConsumedBatch:

@@ -16,13 +16,16 @@ from buffer.store.base import (
     PutMode,
     Suffix,
 )
+from buffer.store.file import FileStore
 from buffer.store.memory import MemoryStore
+from buffer.store.open import StoreOptions, open_store
 
 __all__ = [
     "CREATE",
     "OVERWRITE",
     "ByteRange",
     "Create",
+    "FileStore",
     "GetResult",
     "ListPage",
     "Match",
@@ -31,5 +34,7 @@ __all__ = [
     "ObjectStore",
     "Overwrite",
     "PutMode",
+    "StoreOptions",
     "Suffix",
+    "open_store",
 ]

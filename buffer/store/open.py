@@ -1,0 +1,143 @@
+"""From a URL to an open store.
+
+To add a scheme, write an opener and register it in `_OPENERS`; its options go into a class beside `FileOptions`
+and among the bases of `StoreOptions`.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
+from typing import Final, TypeAlias, TypedDict, Unpack, cast
+from urllib.parse import SplitResult, urlsplit
+
+import anyio
+
+from buffer.clock import Clock
+from buffer.errors import InvalidInputError
+from buffer.store.base import ObjectStore
+from buffer.store.file import FileStore
+from buffer.store.memory import MemoryStore
+from buffer.store.options import decode_path, parse_bool, parse_seconds, read_options
+
+__all__ = ["FileOptions", "MemoryOptions", "StoreOptions", "open_store"]
+
+_CLOSE_SECONDS: Final = 5.0
+
+
+class MemoryOptions(TypedDict, total=False):
+    """Options of `memory://`: the arguments of `MemoryStore`."""
+
+    clock: Clock
+    page_size: int
+
+
+class FileOptions(TypedDict, total=False):
+    """Options of `file://`: the arguments of `FileStore`."""
+
+    fsync: bool
+    lock_timeout: float
+    page_size: int
+    clock: Clock
+
+
+class StoreOptions(FileOptions, MemoryOptions, total=False):
+    """All options; each scheme takes its own and refuses the others."""
+
+
+Opener: TypeAlias = Callable[[SplitResult, StoreOptions], AbstractAsyncContextManager[ObjectStore]]
+
+
+def open_store(url: str, **options: Unpack[StoreOptions]) -> AbstractAsyncContextManager[ObjectStore]:
+    """Open the store of a URL for the time of an `async with` block, and close it at its end.
+
+    * `memory://` is a new store each time. `memory://name` is shared: everybody in the process who opens the
+      name while it is open gets the same store, which is forgotten when the last of them has left.
+    * `file:///absolute/path` is a folder; characters other than letters, digits and `/-._~` may be percent
+      escaped. Its query takes `fsync=false` and `lock_timeout=<seconds>`.
+
+    Closing is not cut off by cancellation, but takes 5 seconds at most.
+
+    Args:
+        url: Where the store is.
+        options: What the store's class takes as keyword arguments; none for a shared memory store.
+
+    Raises:
+        InvalidInputError: The URL has another form, or an option is unknown. It says what is right.
+    """
+    scheme = url.partition("://")[0].lower()
+    if "://" not in url or scheme not in _OPENERS:
+        # Only the scheme is quoted: the rest may hold a secret.
+        what = f"begins with {scheme + '://'!r}" if "://" in url else "has no scheme"
+        supported = ", ".join(f"{name}://" for name in sorted(_OPENERS))
+        raise InvalidInputError(f"a store's URL must begin with one of {supported}, but the one given {what}")
+    try:
+        parts = urlsplit(url)
+    except ValueError as exc:
+        raise InvalidInputError(f"the {scheme} URL cannot be read: {exc}") from exc
+    return _OPENERS[scheme](parts, options)
+
+
+def _open_memory(url: SplitResult, options: StoreOptions) -> AbstractAsyncContextManager[ObjectStore]:
+    if url.path not in {"", "/"} or "@" in url.netloc or ":" in url.netloc:
+        raise InvalidInputError("a memory URL must be memory:// or memory://name, but has more than a name")
+    shared = bool(url.netloc)
+    keywords = () if shared else MemoryOptions.__annotations__
+    settings = cast("MemoryOptions", read_options(url, options, query={}, keywords=keywords))
+    return _open_shared(url.netloc) if shared else _closing(MemoryStore(**settings))
+
+
+def _open_file(url: SplitResult, options: StoreOptions) -> AbstractAsyncContextManager[ObjectStore]:
+    path = decode_path(url)
+    if url.netloc or not path.startswith("/"):
+        problem = "has a host, or is relative" if url.netloc else "has no path"
+        raise InvalidInputError(
+            f"a file URL must be file:///absolute/path, with three slashes, but it {problem}"
+        )
+    query = {"fsync": parse_bool, "lock_timeout": parse_seconds}
+    settings = read_options(url, options, query=query, keywords=FileOptions.__annotations__)
+    return _closing(FileStore(path, **cast("FileOptions", settings)))
+
+
+@asynccontextmanager
+async def _closing(store: ObjectStore) -> AsyncIterator[ObjectStore]:
+    try:
+        yield store
+    finally:
+        with anyio.move_on_after(_CLOSE_SECONDS, shield=True):
+            await store.aclose()
+
+
+@asynccontextmanager
+async def _open_shared(name: str) -> AsyncIterator[ObjectStore]:
+    # Not closed by whoever leaves first: the others go on.
+    with _shared.use(name) as store:
+        yield store
+
+
+class _SharedStores:
+    """Memory stores by name, each from the first use to the end of the last."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._stores: dict[str, MemoryStore] = {}
+        self._users: dict[str, int] = {}
+
+    @contextmanager
+    def use(self, name: str) -> Iterator[MemoryStore]:
+        with self._lock:
+            store = self._stores.setdefault(name, MemoryStore())
+            self._users[name] = self._users.get(name, 0) + 1
+        try:
+            yield store
+        finally:
+            with self._lock:
+                self._users[name] -= 1
+                if not self._users[name]:
+                    del self._users[name], self._stores[name]
+
+
+_shared: Final = _SharedStores()
+
+_OPENERS: Final[dict[str, Opener]] = {"file": _open_file, "memory": _open_memory}
