@@ -9,6 +9,8 @@ from buffer.errors import InvalidInputError
 
 __all__ = ["PipelineConfig"]
 
+_BATCHES_PER_WORKER = 4
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PipelineConfig:
@@ -20,12 +22,14 @@ class PipelineConfig:
     ordered: bool = True
     """Whether batches are delivered by sequence, or as they are fetched."""
 
-    max_in_flight_batches: int = 64
-    """Number of batches from hand-out until `done()`."""
+    max_in_flight_batches: int | None = None
+    """Number of batches from hand-out until `done()`; None is four for each fetch worker. Who collects deliveries
+    before they are done needs a bound above what is collected at once."""
 
     max_in_flight_bytes: int = 256 * MIB
-    """Bytes of batches from hand-out until `done()`. A size is estimated from the largest of the latest batches until
-    the batch is there; one batch is always let through."""
+    """Memory of batches from the start of their fetch until `done()`: their records, and the 48 bytes that Python
+    needs for each. It is estimated from the largest of the latest 64 batches while a batch is being fetched; one
+    batch is always let through."""
 
     ack_batches: int = 100
     """An ack is written once this many batches can be acked."""
@@ -34,7 +38,7 @@ class PipelineConfig:
     """An ack is written once a batch has waited this many seconds for it."""
 
     poll_interval: float = 0.1
-    """Seconds between two looks at an empty queue, at first; they double while nothing comes."""
+    """Seconds from one look at an empty queue to the next, at first; they double while nothing comes."""
 
     max_poll_interval: float = 2.0
     """Longest wait in seconds between two looks at an empty queue. A manifest last seen longer ago than this is
@@ -42,6 +46,9 @@ class PipelineConfig:
 
     fetch_attempts: int = 5
     """How often a batch is fetched before its error is final."""
+
+    fetch_timeout: float = 150.0
+    """Seconds that one attempt may take, the store's own retries included."""
 
     fetch_backoff: float = 0.1
     """Seconds up to which the first wait between two attempts may last; it doubles from one to the next."""
@@ -51,7 +58,8 @@ class PipelineConfig:
 
     def __post_init__(self) -> None:
         check_count("fetch_workers", self.fetch_workers)
-        check_count("max_in_flight_batches", self.max_in_flight_batches)
+        if self.max_in_flight_batches is not None:
+            check_count("max_in_flight_batches", self.max_in_flight_batches)
         check_count("max_in_flight_bytes", self.max_in_flight_bytes)
         check_count("ack_batches", self.ack_batches)
         check_seconds("ack_interval", self.ack_interval)
@@ -63,4 +71,12 @@ class PipelineConfig:
                 f"but is {self.max_poll_interval:g}"
             )
         check_count("fetch_attempts", self.fetch_attempts)
+        check_seconds("fetch_timeout", self.fetch_timeout)
         check_seconds("fetch_backoff", self.fetch_backoff)
+
+    @property
+    def batch_limit(self) -> int:
+        """`max_in_flight_batches` with its default filled in."""
+        if self.max_in_flight_batches is None:
+            return _BATCHES_PER_WORKER * self.fetch_workers
+        return self.max_in_flight_batches

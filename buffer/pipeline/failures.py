@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 
 from buffer.errors import Error, FencedError
 
-__all__ = ["foremost", "leaves"]
+__all__ = ["foremost", "leaves", "sole"]
 
 
 def leaves(group: ExceptionGroup[Exception]) -> list[Exception]:
@@ -17,19 +17,32 @@ def leaves(group: ExceptionGroup[Exception]) -> list[Exception]:
     return found
 
 
-def foremost(errors: Sequence[Exception]) -> Exception:
-    """Return the error to raise for several: a fence, else one of this library, else the first.
+def foremost(errors: Iterable[BaseException]) -> BaseException:
+    """Return the error to raise for several: the program's end, a fence, one of this library, the first.
 
-    The others become its cause, unless it has one.
+    The others become its cause. If it has one already, notes tell of them.
     """
-    ranked = sorted(errors, key=_rank)
-    first, others = ranked[0], [exc for exc in ranked[1:] if exc is not ranked[0]]
-    if others and first.__cause__ is None:
-        first.__cause__ = ExceptionGroup("failed at the same time", others)
+    # The same error may have stopped several tasks.
+    first, *others = sorted({id(error): error for error in errors}.values(), key=_rank)
+    if others:
+        if first.__cause__ is None:
+            first.__cause__ = BaseExceptionGroup("failed at the same time", others)
+        else:
+            for other in others:
+                first.add_note(f"failed at the same time: {other!r}")
     return first
 
 
-def _rank(error: Exception) -> int:
-    if isinstance(error, FencedError):
+def sole(error: BaseException) -> BaseException:
+    """Return the exception that a group holds, if it holds just one, else the group."""
+    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
+        error = error.exceptions[0]
+    return error
+
+
+def _rank(error: BaseException) -> int:
+    if not isinstance(error, Exception):
         return 0
-    return 1 if isinstance(error, Error) else 2
+    if isinstance(error, FencedError):
+        return 1
+    return 2 if isinstance(error, Error) else 3

@@ -4,8 +4,7 @@ Rules it keeps:
 
 * Sequences are handed out once, in rising order.
 * They are completed in any order, each once, and only after they were handed out.
-* The watermark is the highest sequence below which, and including which, everything handed out is complete. It
-  never moves back.
+* The watermark is the highest sequence up to which everything that was handed out is complete. It never moves back.
 * What is on its way counts, in number and bytes, from hand-out until completion.
 """
 
@@ -19,10 +18,10 @@ __all__ = ["Watermark"]
 
 
 class Watermark:
-    """Bookkeeping of one pipeline.
+    """Bookkeeping of one pipeline; every operation takes constant time, spread over many.
 
     Attributes:
-        high: The watermark; None before the first batch is complete.
+        high: The watermark; None before the first sequence has been passed.
         in_flight_bytes: Bytes on their way, as far as known.
     """
 
@@ -46,8 +45,31 @@ class Watermark:
         """The sequence that holds the watermark back, or None if nothing is on its way."""
         return self._order[0] if self._order else None
 
-    def hand_out(self, sequence: int, size_bytes: int) -> None:
-        """A sequence sets out; `size_bytes` is an estimate until `resize`.
+    @property
+    def held_back(self) -> int:
+        """Number of sequences that are complete, but above one that is not."""
+        return len(self._order) - len(self._sizes)
+
+    def size_bytes(self, sequence: int) -> int:
+        """Return the size of a sequence on its way, as far as known.
+
+        Raises:
+            AckOrderError: It was never handed out, or is complete.
+        """
+        size_bytes = self._sizes.get(sequence)
+        if size_bytes is None:
+            known = self._last is not None and sequence <= self._last
+            raise AckOrderError(
+                f"sequence {sequence} is complete already, or was gone before this pipeline came to it"
+                if known
+                else f"sequence {sequence} was never handed out",
+                sequence=sequence,
+                expected=self.lowest_in_flight,
+            )
+        return size_bytes
+
+    def hand_out(self, sequence: int, size_bytes: int = 0) -> None:
+        """A sequence sets out.
 
         Raises:
             AckOrderError: It is not above every sequence handed out before.
@@ -64,12 +86,12 @@ class Watermark:
         self.in_flight_bytes += size_bytes
 
     def resize(self, sequence: int, size_bytes: int) -> None:
-        """The size of a sequence on its way is known now.
+        """More is known about the size of a sequence on its way.
 
         Raises:
-            AckOrderError: It is not on its way.
+            AckOrderError: It was never handed out, or is complete.
         """
-        self.in_flight_bytes += size_bytes - self._size(sequence)
+        self.in_flight_bytes += size_bytes - self.size_bytes(sequence)
         self._sizes[sequence] = size_bytes
 
     def complete(self, sequence: int) -> int:
@@ -78,22 +100,10 @@ class Watermark:
         Raises:
             AckOrderError: It was never handed out, or is complete already.
         """
-        self.in_flight_bytes -= self._size(sequence)
+        self.in_flight_bytes -= self.size_bytes(sequence)
         del self._sizes[sequence]
         passed = 0
         while self._order and self._order[0] not in self._sizes:
             self.high = self._order.popleft()
             passed += 1
         return passed
-
-    def _size(self, sequence: int) -> int:
-        try:
-            return self._sizes[sequence]
-        except KeyError:
-            known = self._last is not None and sequence <= self._last
-            raise AckOrderError(
-                f"sequence {sequence} is complete already, or was dequeued before this pipeline began"
-                if known
-                else f"sequence {sequence} was never handed out",
-                sequence=sequence,
-            ) from None
