@@ -104,17 +104,18 @@ class Consumer:
         self._unwritten_acks = 0
         self._guard = anyio.ResourceGuard("using")
         self._tasks: anyio.abc.TaskGroup | None = None
-        self._collecting = anyio.CancelScope()
+        self._collecting: anyio.CancelScope | None = None
         self._entered = self._closed = False
 
     async def __aenter__(self) -> Self:
-        if self._entered:
+        if self._entered or self._closed:
             raise ClosedError("a consumer is entered once; make a new one")
         self._entered = True
         await self._queue.fence(self._last_acked, resume_ahead=self._config.resume_ahead)
         logger.info("consumer of %s took epoch %s", self._config.manifest_path, self.epoch)
         self._tasks = await anyio.create_task_group().__aenter__()
-        self._tasks.start_soon(self._collect, name="buffer garbage collector")
+        self._collecting = anyio.CancelScope()
+        self._tasks.start_soon(self._collect, self._collecting, name="buffer garbage collector")
         return self
 
     async def __aexit__(
@@ -135,7 +136,7 @@ class Consumer:
                 logger.warning("while leaving after an exception: %s", failure)
         # Also when another task is in the middle of a call and `aclose` therefore refused.
         self._closed = True
-        self._collecting.cancel()
+        self._stop_collecting()
         try:
             # What leaves is not the task group's business: it must not arrive inside a group.
             await self._tasks.__aexit__(None, None, None)
@@ -308,7 +309,7 @@ class Consumer:
             return
         with self._guard:
             self._closed = True
-            self._collecting.cancel()
+            self._stop_collecting()
             with anyio.move_on_after(self._config.close_timeout, shield=True) as limit:
                 await self._flush()
         if limit.cancelled_caught:
@@ -336,7 +337,7 @@ class Consumer:
                 yield
             except FencedError:
                 # A fenced consumer's collector must not delete what the new one still reads.
-                self._collecting.cancel()
+                self._stop_collecting()
                 raise
 
     async def _flush(self) -> None:
@@ -374,8 +375,8 @@ class Consumer:
             )
         self._cursors.hand_out(descriptors)
 
-    async def _collect(self) -> None:
-        with self._collecting:
+    async def _collect(self, scope: anyio.CancelScope) -> None:
+        with scope:
             await GarbageCollector(
                 self._store,
                 self._config,
@@ -383,6 +384,10 @@ class Consumer:
                 epoch=self.epoch,
                 meter_provider=self._meter_provider,
             ).run()
+
+    def _stop_collecting(self) -> None:
+        if self._collecting is not None:
+            self._collecting.cancel()
 
 
 def _check_sequence(name: str, value: int | None) -> None:

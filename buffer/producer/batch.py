@@ -1,4 +1,4 @@
-"""Pure. One batch on its way from the first record to its end."""
+"""One batch on its way from the first record to its end."""
 
 from __future__ import annotations
 

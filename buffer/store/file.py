@@ -127,11 +127,12 @@ class FileStore:
             await self._sweep(key, now_ns)
         write = StagedWrite(self._root, names, key, body, mode, version=max(now_ns, 1), synced=self._synced)
         try:
-            await _in_thread(write.stage)
-            return await self._commit(key, write)
+            return await self._complete(key, write)
         except BaseException:
-            with anyio.CancelScope(shield=True):
-                await _in_thread(write.discard)
+            write.abandon()
+            if write.staged:
+                with anyio.CancelScope(shield=True):
+                    await _in_thread(write.discard)
             raise
 
     def list(self, prefix: str) -> AsyncIterator[ListPage]:
@@ -171,9 +172,9 @@ class FileStore:
         )
         return again, (self._root,)
 
-    async def _commit(self, key: str, write: StagedWrite) -> str:
+    async def _complete(self, key: str, write: StagedWrite) -> str:
         patience = _Patience(self._lock_timeout)
-        while (etag := await _in_thread(write.commit)) is None:
+        while (etag := await _in_thread(write.attempt)) is None:
             if not await patience.wait():
                 raise self._lock_timeout_error(key)
         return etag

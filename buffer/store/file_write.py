@@ -1,4 +1,4 @@
-"""One write to a file store, in two steps: staged, then committed.
+"""One write to a file store: staged beside the objects, then committed.
 
 Staging writes the body to a file of its own under `tmp` and makes it durable. The commit checks the condition
 and renames that file to the key's path, under the key's lock. The version that the ETag is made of is the file's
@@ -54,7 +54,7 @@ class SyncedFolders:
 
 
 class StagedWrite:
-    """A write under way. `stage` comes first, then `commit` until it answers, and `discard` if it never did.
+    """A write under way: `attempt` until it answers, `abandon` and `discard` if that is given up.
 
     Args:
         root: The store's root.
@@ -85,44 +85,63 @@ class StagedWrite:
         self._version = version
         self._synced = synced
         self._temp = secrets.token_hex(16)
-        self._discarded = False
+        self._abandoned = False
+        self.staged = False
+        """Whether there is a staged file, which `discard` has to remove if there is no further attempt."""
 
-    def stage(self) -> None:
-        """Write the body beside the objects, unless the condition is broken already: losing should be cheap.
+    def attempt(self) -> str | None:
+        """Stage the body unless that is done, put it in place, and return its ETag; None if others hold the lock.
 
-        Stops between chunks when the task that waits for it is cancelled. Leaves no file if it raises.
+        Stops before the commit when the task that waits for it has been cancelled. If it raises, it leaves no
+        staged file.
 
         Raises:
             PreconditionError: The condition does not hold.
-            StorageError: The body could not be written.
+            UnknownOutcomeError: The object is in place, or may be, but is not known to be durable.
+            StorageError: The object was not written.
         """
+        try:
+            if not self.staged:
+                self._stage()
+            check_cancelled()
+            if self._abandoned:
+                self.discard()
+                return None
+            return self._commit()
+        except BaseException:
+            if self.staged:
+                self.discard()
+            raise
+
+    def abandon(self) -> None:
+        """Let no attempt commit from now on, not even one that goes on in its thread.
+
+        anyio waits for threads, but asyncio's own `Task.cancel` does not.
+        """
+        self._abandoned = True
+
+    def discard(self) -> None:
+        """Remove the staged file if it is still there. What cannot be removed is swept on another day."""
+        self.staged = False
+        with suppress(OSError), Folder(self._root, _TEMP) as folder:
+            os.unlink(self._temp, dir_fd=folder.fd)
+
+    def _stage(self) -> None:
+        """Write the body beside the objects, unless the condition is broken already: losing should be cheap."""
         try:
             self._check_early()
             with Folder(self._root, _TEMP, make=True) as folder:
                 fd = os.open(self._temp, _TEMP_FLAGS, 0o666, dir_fd=folder.fd)
+                self.staged = True
                 try:
                     self._write(fd)
                     self._stamp(fd, self._version)
                 finally:
                     os.close(fd)
         except OSError as exc:
-            self.discard()
             raise write_error(exc, self._key, self._root) from exc
-        except BaseException:
-            self.discard()
-            raise
-        if self._discarded:
-            # asyncio's own `Task.cancel` does not wait for threads: the file was made after it was to be removed.
-            self.discard()
 
-    def commit(self) -> str | None:
-        """Put the staged body in place and return its ETag, or None if others hold the lock.
-
-        Raises:
-            PreconditionError: The condition does not hold.
-            UnknownOutcomeError: The object is in place, or may be, but is not known to be durable.
-            StorageError: The object could not be put in place.
-        """
+    def _commit(self) -> str | None:
         renamed = False
         try:
             with Folder(self._root, self._folder, make=True) as folder:
@@ -139,12 +158,6 @@ class StagedWrite:
                 raise unknown_outcome(exc, self._key, self._root) from exc
             raise write_error(exc, self._key, self._root) from exc
         return etag_of(version)
-
-    def discard(self) -> None:
-        """Remove the staged file if it is still there. What cannot be removed is swept on another day."""
-        self._discarded = True
-        with suppress(OSError), Folder(self._root, _TEMP) as folder:
-            os.unlink(self._temp, dir_fd=folder.fd)
 
     def _check_early(self) -> None:
         """Raise if the condition does not hold at this moment. Needs no lock: it is an answer, not a promise."""
@@ -196,6 +209,7 @@ class StagedWrite:
         with Folder(self._root, _TEMP) as temp:
             try:
                 os.rename(self._temp, self._name, src_dir_fd=temp.fd, dst_dir_fd=folder.fd)
+                self.staged = False
             except OSError as exc:
                 if outcome_is_open(exc):
                     raise unknown_outcome(exc, self._key, self._root) from exc

@@ -158,7 +158,8 @@ async def refused(error: type[E], call: Awaitable[object], what: str) -> E:
 async def listed(store: ObjectStore, prefix: str) -> dict[str, ObjectMeta]:
     """Return everything that the store lists under a prefix; nothing may come twice or have another prefix."""
     found: dict[str, ObjectMeta] = {}
-    async for page in store.list(prefix):
+    # All pages first: a store that lists with a generator should not have it dropped half-way by a failure.
+    for page in [page async for page in store.list(prefix)]:
         for meta in page.objects:
             expect(meta.key not in found, f"list({prefix!r}) gave {meta.key!r} twice")
             expect(meta.key.startswith(prefix), f"list({prefix!r}) gave {meta.key!r}")

@@ -27,7 +27,7 @@ async def facts_of_listed_objects(subject: Subject) -> None:
         {key: meta.size_bytes for key, meta in found.items()} == sizes,
         f"{sizes!r} was written, but {found!r} listed",
     )
-    async for page in subject.store.list(subject.key("")):
+    for page in [page async for page in subject.store.list(subject.key(""))]:
         now_ms = SYSTEM_CLOCK.now_ms() if page.now_ms is None else page.now_ms
         for meta in page.objects:
             age_ms = now_ms - meta.last_modified_ms

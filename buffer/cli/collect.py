@@ -1,0 +1,89 @@
+"""`gc`: one cycle of the garbage collector, by default only to see what it would do."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from buffer import Collection, ConsumerConfig, GarbageCollector, open_store
+from buffer.cli import options
+from buffer.cli.exits import CommandError, one_line
+from buffer.cli.interrupts import run
+from buffer.cli.views import pretty
+
+__all__ = ["gc"]
+
+_SAFE_GRACE_SECONDS = ConsumerConfig().gc_grace_period
+
+
+@click.command()
+@options.store_url()
+@options.manifest_path
+@options.data_path_prefix
+@click.option("--delete", is_flag=True, help="Delete; without it nothing is changed.")
+@click.option(
+    "--grace",
+    type=float,
+    metavar="SECONDS",
+    default=_SAFE_GRACE_SECONDS,
+    show_default=True,
+    help="Age below which no batch is deleted; at least twice the producers' enqueue deadline.",
+)
+@click.option("--json", "as_json", is_flag=True, help="One JSON document.")
+def gc(
+    *,
+    store_url: str,
+    manifest_path: str,
+    data_path_prefix: str,
+    delete: bool,
+    grace: float,
+    as_json: bool,
+) -> None:
+    """Find batches that no entry of the queue needs, and with --delete remove them.
+
+    Running consumers do the same every five minutes. The names of the batches go to standard output, everything
+    else to standard error. Without a manifest nothing is deleted, and the exit code is 4.
+    """
+    config = ConsumerConfig(
+        manifest_path=manifest_path, data_path_prefix=data_path_prefix, gc_grace_period=grace
+    )
+    if delete and grace < _SAFE_GRACE_SECONDS:
+        click.echo(
+            f"opendata-buffer: warning: with a grace below {_SAFE_GRACE_SECONDS:g} s, a batch that a producer with "
+            "the default settings has yet to enqueue may be deleted",
+            err=True,
+        )
+    collection = run(lambda _interrupts: _collect(store_url, config, delete=delete))
+    if as_json:
+        click.echo(pretty(_json(collection)), nl=False)
+    else:
+        _print(collection)
+    if collection.failed:
+        raise CommandError(f"{len(collection.failed)} batches could not be deleted")
+
+
+async def _collect(store_url: str, config: ConsumerConfig, *, delete: bool) -> Collection:
+    async with open_store(store_url) as store:
+        return await GarbageCollector(store, config).collect_once(dry_run=not delete)
+
+
+def _print(collection: Collection) -> None:
+    for key in collection.deleted:
+        click.echo(one_line(key))
+    for key, error in collection.failed.items():
+        click.echo(f"failed: {one_line(key)}: {one_line(str(error))}", err=True)
+    verb = "would be deleted" if collection.dry_run else "deleted"
+    click.echo(f"{verb}: {len(collection.deleted)}, {collection.deleted_bytes} bytes", err=True)
+    for reason, count in sorted(collection.kept_by_reason().items(), key=lambda item: item[0].name):
+        click.echo(f"kept: {count} {reason.value}", err=True)
+
+
+def _json(collection: Collection) -> dict[str, Any]:
+    return {
+        "dry_run": collection.dry_run,
+        "deleted": list(collection.deleted),
+        "deleted_bytes": collection.deleted_bytes,
+        "kept": {key: reason.name.lower() for key, reason in collection.kept.items()},
+        "failed": {key: str(error) for key, error in collection.failed.items()},
+    }
