@@ -37,6 +37,7 @@ class Background:
         changed: Notified by everybody who changes the pipeline's state.
         owner: The one who uses the consumer.
         failure: What ended the tasks, or None.
+        shown: Whether the failure has been raised to a caller.
         ended: Set once none of them runs any more.
     """
 
@@ -55,12 +56,13 @@ class Background:
         self._number = config.fetch_workers
         self._scope = anyio.CancelScope()
         self.failure: BaseException | None = None
+        self.shown = False
         self.ended = anyio.Event()
 
     @property
-    def fence(self) -> FencedError | None:
-        """The failure, if it is that another consumer has taken over."""
-        return self.failure if isinstance(self.failure, FencedError) else None
+    def fenced(self) -> bool:
+        """Whether another consumer has taken over."""
+        return isinstance(self.failure, FencedError)
 
     async def run(self) -> None:
         """Run until one of them fails, or until `cancel`; return in both cases."""
@@ -79,9 +81,16 @@ class Background:
     async def until_fenced(self) -> FencedError:
         """Wait until another consumer has taken over; for ever, if that does not happen."""
         await self.ended.wait()
-        while (fence := self.fence) is None:
+        while not isinstance(self.failure, FencedError):
             await anyio.sleep_forever()
-        return fence
+        self.shown = True
+        return self.failure
+
+    def check(self) -> None:
+        """Raise the failure, if there is one."""
+        if self.failure is not None:
+            self.shown = True
+            raise self.failure
 
     def cancel(self) -> None:
         """End them. A write under way may be applied, or not."""

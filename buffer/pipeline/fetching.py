@@ -54,7 +54,8 @@ class FetchWorkers:
         """Be one worker: fetch batch after batch until cancelled."""
         progress = self._progress
         while True:
-            descriptor = await self._line.until(progress.begin_fetch)
+            await self._line.until(lambda: progress.fetchable)
+            descriptor = progress.begin_fetch()
             try:
                 batch = await self._fetch(descriptor)
             except Error as exc:

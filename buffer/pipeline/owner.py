@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import anyio
 
@@ -78,8 +78,11 @@ class Owner:
                 pacing.looked(anyio.current_time(), len(found), room)
                 self._hand_out(found)
             else:
-                # Without room there is nothing to look for: a full pipeline makes no request but acks.
-                await self._changed.wait(until=min(ack_at, pacing.look_at) if room else ack_at)
+                await self._changed.until(
+                    self._condition(bool(room)),
+                    # Without room there is nothing to look for: a full pipeline makes no request but acks.
+                    deadline=min(ack_at, pacing.look_at) if room else ack_at,
+                )
 
     async def ack(self) -> None:
         """Ack everything through the watermark: one write. Cancelled, it may have been written all the same.
@@ -98,6 +101,12 @@ class Owner:
         finally:
             self.acking = 0
         self._progress.acked(number)
+
+    def _condition(self, had_room: bool) -> Callable[[], bool]:
+        """Return what is worth waking up for."""
+        progress = self._progress
+        enough = self._config.ack_batches if progress.ackable else 1
+        return lambda: progress.ackable >= enough or (not had_room and progress.room() > 0)
 
     async def _look(self, room: int) -> list[BatchDescriptor]:
         failures = FailureBackoff(self._rng)

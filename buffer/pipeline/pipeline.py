@@ -12,11 +12,13 @@ from __future__ import annotations
 import logging
 import random
 from contextlib import AsyncExitStack
+from functools import partial
 from types import TracebackType
 from typing import Self
 
 import anyio
 import anyio.abc
+import anyio.lowlevel
 from opentelemetry.metrics import MeterProvider
 
 from buffer.clock import SYSTEM_CLOCK, Clock
@@ -100,7 +102,7 @@ class PipelinedConsumer:
         self._background: Background | None = None
         self._line: Line | None = None
         self._exit = AsyncExitStack()
-        self._stopped = self._closed = self._failure_was_raised = False
+        self._stopped = self._closed = False
 
     async def __aenter__(self) -> Self:
         await self._exit.enter_async_context(self._consumer)
@@ -114,13 +116,7 @@ class PipelinedConsumer:
         self._line = Line(background.changed)
         tasks = await anyio.create_task_group().__aenter__()
         tasks.start_soon(background.run, name="buffer pipeline")
-
-        async def end(
-            _type: type[BaseException] | None, exc: BaseException | None, _traceback: TracebackType | None
-        ) -> None:
-            await self._end(background, tasks, exc)
-
-        self._exit.push_async_exit(end)
+        self._exit.push_async_exit(partial(self._end, background, tasks))
         return self
 
     async def __aexit__(
@@ -150,7 +146,10 @@ class PipelinedConsumer:
         """
         if self._line is None:
             raise ClosedError(_NOT_ENTERED)
-        return await self._line.until(self._take)
+        # Who iterates over batches that are all there, and never waits for anything, must not hold up the workers.
+        await anyio.lowlevel.checkpoint()
+        await self._line.until(self._has_next)
+        return self._next()
 
     async def run(self, handler: Handler, *, concurrency: int = 1) -> None:
         """Call `handler` for each batch until iteration ends; a batch is done when the handler has returned.
@@ -209,17 +208,20 @@ class PipelinedConsumer:
             next_sequence=self._consumer.next_sequence,
         )
 
-    def _take(self) -> Delivery | None:
+    def _has_next(self) -> bool:
+        """Whether `_next` would return or raise something."""
+        failed = self._background is not None and self._background.failure is not None
+        over = self._closed or self._stopped or self._progress.finished or failed
+        return over or self._progress.deliverable
+
+    def _next(self) -> Delivery:
         if self._closed:
             raise ClosedError("the pipeline was left")
-        if self._background is not None and self._background.failure is not None:
-            self._failure_was_raised = True
-            raise self._background.failure
+        if self._background is not None:
+            self._background.check()
         if self._stopped or self._progress.finished:
             raise StopAsyncIteration
         batch = self._progress.take()
-        if batch is None:
-            return None
         if batch.metadata:
             age_ms = self._clock.now_ms() - batch.metadata[-1].ingestion_time_ms
             self._instruments.consumer_lag_seconds.set(max(0.0, age_ms / 1000))
@@ -237,16 +239,20 @@ class PipelinedConsumer:
     def _check_open(self) -> None:
         if self._closed:
             raise ClosedError("the pipeline was left: what was not done before is delivered again")
-        if self._background is not None and self._background.fence is not None:
-            self._failure_was_raised = True
-            raise self._background.fence
+        if self._background is not None and self._background.fenced:
+            self._background.check()
 
     def _notify(self) -> None:
         if self._background is not None:
             self._background.changed.notify()
 
     async def _end(
-        self, background: Background, tasks: anyio.abc.TaskGroup, exc: BaseException | None
+        self,
+        background: Background,
+        tasks: anyio.abc.TaskGroup,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
     ) -> None:
         """End the tasks and write the last ack; raise what went wrong, unless an exception is leaving already."""
         self._closed = True
@@ -256,8 +262,8 @@ class PipelinedConsumer:
             with anyio.CancelScope(shield=True):
                 await background.ended.wait()
                 await self._write_last_ack(background)
-            if not self._failure_was_raised:
-                failure = background.failure
+            if not background.shown:
+                background.check()
         except BaseException as error:
             failure = error
         try:
@@ -269,14 +275,14 @@ class PipelinedConsumer:
                 raise
         except BaseExceptionGroup as group:
             failure = sole(group)
-        if failure is None:
+        if failure is None or failure is exc:
             return
         if exc is None or not isinstance(failure, Exception):
             raise failure
         logger.warning("while leaving after an exception: %s", failure)
 
     async def _write_last_ack(self, background: Background) -> None:
-        if background.fence is not None:
+        if background.fenced:
             return
         timeout = self._consumer_config.close_timeout
         with anyio.move_on_after(timeout) as limit:

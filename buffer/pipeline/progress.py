@@ -80,8 +80,13 @@ class Progress:
         return self.source_ended and self.watermark.in_flight == len(self.delivered)
 
     @property
+    def fetchable(self) -> bool:
+        """Whether a fetch may begin now."""
+        return bool(self._waiting) and not self.bytes_used_up
+
+    @property
     def bytes_used_up(self) -> bool:
-        """Whether no fetch may begin now. One always may if no batch takes up memory."""
+        """Whether the next fetch must wait for memory. It never does if no batch takes up any."""
         used = self.watermark.in_flight_bytes
         return used > 0 and used + self._estimate > self._config.max_in_flight_bytes
 
@@ -96,8 +101,8 @@ class Progress:
         return self._turns[0] if self._turns and self._turns[0] in self._failed else None
 
     def room(self) -> int:
-        """Return how many more batches are worth handing out now."""
-        if self.source_ended or self.bytes_used_up:
+        """Return how many more batches are worth handing out now: none while enough of them wait for a worker."""
+        if self.source_ended or self.bytes_used_up or len(self._waiting) >= self._config.fetch_workers:
             return 0
         return max(0, self._config.batch_limit - self.watermark.in_flight)
 
@@ -113,10 +118,8 @@ class Progress:
             if self._config.ordered:
                 heapq.heappush(self._turns, descriptor.sequence)
 
-    def begin_fetch(self) -> BatchDescriptor | None:
-        """Return the batch to fetch next, or None if there is none or the bound on bytes is used up."""
-        if not self._waiting or self.bytes_used_up:
-            return None
+    def begin_fetch(self) -> BatchDescriptor:
+        """Return the batch to fetch next. Only while one is `fetchable`."""
         descriptor = self._waiting.popleft()
         self.fetching.add(descriptor.sequence)
         self.watermark.resize(descriptor.sequence, self._estimate)
@@ -137,14 +140,12 @@ class Progress:
         self._end_fetch(sequence, 0)
         self._failed[sequence] = error
 
-    def take(self) -> ConsumedBatch | None:
-        """Return the batch to deliver next, or None if it is not here yet.
+    def take(self) -> ConsumedBatch:
+        """Return the batch to deliver next. Only while one is `deliverable`.
 
         Raises:
             Error: Why the batch whose turn it is cannot be delivered; again each time until it is skipped.
         """
-        if not self.deliverable:
-            return None
         if self.blocked_by is not None:
             raise self._failed[self.blocked_by]
         sequence = heapq.heappop(self._turns)
