@@ -34,3 +34,10 @@ async def test_timers_fire_in_order() -> None:
         for seconds in (30, 10, 20):
             tasks.start_soon(sleeper, seconds)
     assert woken == [10, 20, 30]
+
+
+async def test_years_pass_too() -> None:
+    """Timers are due on time also when the clock has become large against their distance."""
+    for _ in range(20):
+        await anyio.sleep(365 * 86_400)
+        await anyio.sleep(0.001)

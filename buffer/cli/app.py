@@ -16,14 +16,17 @@ from buffer.cli.collect import gc
 from buffer.cli.consume import consume
 from buffer.cli.demo import demo
 from buffer.cli.dump import batch, manifest
-from buffer.cli.exits import CommandError, ExitCode, Interrupted, classify, describe, die_of, one_line
+from buffer.cli.exits import CommandError, ExitCode, Interrupted, classify, describe, die_of
 from buffer.cli.produce import produce
 from buffer.cli.status import status
+from buffer.cli.wording import one_line
 
 __all__ = ["Application", "application"]
 
 _PROGRAM = "opendata-buffer"
 _DEBUG_VARIABLE = "OPENDATA_BUFFER_DEBUG"
+# Each of their failures reaches the command as an exception, and the user in its own message.
+_TOLD_BY_COMMANDS = frozenset({"buffer.producer"})
 
 
 class Application(click.Group):
@@ -33,6 +36,7 @@ class Application(click.Group):
         """Run one command and exit; takes what click's own `main` takes, and does the reporting instead of it."""
         kwargs["standalone_mode"] = False
         logger, handler = logging.getLogger("buffer"), _OneLineHandler(logging.WARNING)
+        handler.addFilter(lambda record: record.name not in _TOLD_BY_COMMANDS or _is_debugging())
         logger.addHandler(handler)
         try:
             super().main(*args, **kwargs)

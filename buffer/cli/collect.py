@@ -8,16 +8,17 @@ import click
 
 from buffer import Collection, ConsumerConfig, GarbageCollector, open_store
 from buffer.cli import options
-from buffer.cli.exits import CommandError, one_line
+from buffer.cli.exits import CommandError
 from buffer.cli.interrupts import run
 from buffer.cli.views import pretty
+from buffer.cli.wording import counted, one_line
 
 __all__ = ["gc"]
 
 _SAFE_GRACE_SECONDS = ConsumerConfig().gc_grace_period
 
 
-@click.command()
+@click.command(short_help="Find batches that nothing needs, and delete them.")
 @options.store_url()
 @options.manifest_path
 @options.data_path_prefix
@@ -60,7 +61,7 @@ def gc(
     else:
         _print(collection)
     if collection.failed:
-        raise CommandError(f"{len(collection.failed)} batches could not be deleted")
+        raise CommandError(f"{counted(len(collection.failed), 'batch', 'batches')} could not be deleted")
 
 
 async def _collect(store_url: str, config: ConsumerConfig, *, delete: bool) -> Collection:

@@ -34,7 +34,7 @@ class _Plan:
     max_batches: int | None
 
 
-@click.command()
+@click.command(short_help="Write records to standard output, and take them.")
 @options.store_url()
 @options.manifest_path
 @options.data_path_prefix

@@ -14,6 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import anyio
+import anyio.lowlevel
 import click
 from ulid import ULID
 
@@ -30,22 +31,22 @@ from buffer import (
 from buffer.cli import options
 from buffer.cli.demo_input import DemoInput, own_files, standard_library
 from buffer.cli.demo_report import DemoReport, Tally
-from buffer.cli.exits import CommandError, classify, describe, one_line
+from buffer.cli.exits import CommandError, classify, describe
 from buffer.cli.feed import Feed
 from buffer.cli.framing import Framing
 from buffer.cli.interrupts import Interrupts, run
 from buffer.cli.progress import Progress, progress
 from buffer.cli.record_groups import Group, record_groups
 from buffer.cli.sources import total_bytes
+from buffer.cli.wording import one_line
 
 __all__ = ["demo"]
 
 _MAX_RECORD_BYTES = 64 * 1024 * 1024
-_FINISH_SECONDS = 10.0
 _CLEAN_UP_SECONDS = 30.0
 
 
-@click.command()
+@click.command(short_help="Send real records through a queue, and check and time them.")
 @click.argument("paths", nargs=-1, metavar="[PATH]...", type=click.Path(exists=True))
 @options.store_url(required=False, from_environment=False)
 @options.flush_interval
@@ -100,17 +101,17 @@ async def _send_and_check(
     config = replace(config, data_path_prefix=f"{prefix}/data", manifest_path=f"{prefix}/manifest")
     sent, seconds_to_durable = Tally(), list[float]()
     began_at = anyio.current_time()
-    async with Producer(store, config) as producer:
-        feed = Feed(
-            producer, interrupts, finish_seconds=_FINISH_SECONDS, on_durable=seconds_to_durable.append
-        )
-        with progress("produce", total=total_bytes(each.path for each in given.inputs)) as bar:
-            groups = record_groups(
-                given.inputs, Framing.LINES, max_record_bytes=_MAX_RECORD_BYTES, on_read=bar.advance
-            )
-            await feed.run(_counted(groups, sent))
-        produce_seconds = anyio.current_time() - began_at
-    statistics = producer.statistics()
+    feed = Feed(interrupts, on_durable=seconds_to_durable.append)
+    with interrupts.finishing():
+        async with Producer(store, config) as producer:
+            with progress("produce", total=total_bytes(each.path for each in given.inputs)) as bar:
+                groups = record_groups(
+                    given.inputs, Framing.LINES, max_record_bytes=_MAX_RECORD_BYTES, on_read=bar.advance
+                )
+                await feed.run(producer, _counted(groups, sent))
+            produce_seconds = anyio.current_time() - began_at
+        statistics = producer.statistics()
+    await anyio.lowlevel.checkpoint()  # a signal ends the demo here, with everything durable
     if error := feed.failure or feed.input_error:
         raise CommandError(f"sending failed: {describe(error)}", classify(error)) from error
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from buffer.cli.framing import Framing
+from buffer.cli.wording import counted
 
 __all__ = ["DemoReport", "Tally", "percentile"]
 
@@ -81,23 +82,26 @@ class DemoReport:
     def lines(self) -> Iterator[str]:
         """Give the report as text."""
         times = sorted(self.seconds_to_durable)
-        yield f"sent      {self.sent.records} records, {_megabytes(self.sent.record_bytes)}, {self.files} files"
+        yield (
+            f"sent      {counted(self.sent.records, 'record')}, {_megabytes(self.sent.record_bytes)}, "
+            f"from {counted(self.files, 'file')}"
+        )
         yield f"          {self.description}"
         yield f"store     {self.store}"
         yield f"produced  {self._rate(self.sent, self.produce_seconds)}"
         yield (
-            f"          {self.batches} batches of {_megabytes(self.written_bytes)} in all, "
-            f"{self.manifest_writes} manifest writes, {self.manifest_conflicts} conflicts"
+            f"          {counted(self.batches, 'batch', 'batches')}, {_megabytes(self.written_bytes)} stored, "
+            f"{counted(self.manifest_writes, 'manifest write')}, {counted(self.manifest_conflicts, 'conflict')}"
         )
         if times:
             yield (
                 f"durable   after p50 {_milliseconds(percentile(times, 50))}, "
                 f"p99 {_milliseconds(percentile(times, 99))}, at most {_milliseconds(times[-1])} "
-                f"({len(times)} calls)"
+                f"({counted(len(times), 'call')})"
             )
         yield f"consumed  {self._rate(self.received, self.consume_seconds)}"
         if self.fault() is None:
-            yield f"checked   {self.received.records} records, the same in the same order"
+            yield f"checked   {counted(self.received.records, 'record')}, the same in the same order"
             yield f"          sha256 {self.received.digest}"
 
     @staticmethod

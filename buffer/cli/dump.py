@@ -25,12 +25,12 @@ __all__ = ["batch", "manifest"]
 
 @click.group()
 def manifest() -> None:
-    """Queue manifests."""
+    """Print queue manifests."""
 
 
 @click.group()
 def batch() -> None:
-    """Batch objects."""
+    """Print batch objects."""
 
 
 @manifest.command(name="dump")

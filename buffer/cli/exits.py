@@ -9,9 +9,10 @@ import sys
 from enum import IntEnum
 from typing import NoReturn
 
+from buffer.cli.wording import one_line
 from buffer.errors import AccessDeniedError, Error, FencedError, InvalidInputError, NotFoundError
 
-__all__ = ["CommandError", "ExitCode", "Interrupted", "classify", "describe", "die_of", "one_line"]
+__all__ = ["CommandError", "ExitCode", "Interrupted", "classify", "describe", "die_of"]
 
 
 class ExitCode(IntEnum):
@@ -81,12 +82,6 @@ def describe(error: BaseException) -> str:
     return one_line(
         f"unexpected {type(error).__name__}: {error} (OPENDATA_BUFFER_DEBUG=1 shows where it comes from)"
     )
-
-
-def one_line(text: str) -> str:
-    """Return the text on one line, fit for a terminal: names of objects may hold any control character."""
-    joined = " ".join(text.split())
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in joined)
 
 
 def die_of(signum: signal.Signals) -> NoReturn:

@@ -40,9 +40,8 @@ class Feed:
     """Feeds a producer once, and keeps the book.
 
     Args:
-        producer: Takes the records.
-        interrupts: A signal ends reading; what was accepted still becomes durable.
-        finish_seconds: How long that may take after a signal.
+        interrupts: A signal ends reading. What was accepted still becomes durable, if `run` is called in a
+            `finishing` part of the command.
         on_durable: Told, for each call in order, of the seconds from before `produce` to durable.
 
     Attributes:
@@ -54,22 +53,15 @@ class Feed:
         accepted_records: Records the producer has accepted, durable or not.
         input_error: Why reading ended early, when an input was the reason.
         failure: The first error of a write; it ends reading too.
-        first_lost: Input and offset of the first call that is not known to be durable.
     """
 
     def __init__(
-        self,
-        producer: Producer,
-        interrupts: Interrupts,
-        *,
-        finish_seconds: float,
-        on_durable: Callable[[float], None] = lambda _seconds: None,
+        self, interrupts: Interrupts, *, on_durable: Callable[[float], None] = lambda _seconds: None
     ) -> None:
-        self._producer = producer
         self._interrupts = interrupts
-        self._finish_seconds = finish_seconds
         self._on_durable = on_durable
         self._reading = anyio.CancelScope()
+        self._lost: _Sent | None = None
         self._awaited: _Sent | None = None
         self.records = 0
         self.record_bytes = 0
@@ -79,32 +71,38 @@ class Feed:
         self.accepted_records = 0
         self.input_error: FramingError | OSError | None = None
         self.failure: Error | None = None
-        self.first_lost: tuple[str, int] | None = None
 
-    async def run(self, groups: AsyncGenerator[Group, None]) -> None:
+    @property
+    def first_lost(self) -> tuple[str, int] | None:
+        """Input and offset of the first call that is not known to be durable, or None if all are."""
+        call = self._lost or self._awaited
+        return None if call is None else (call.source, call.offset)
+
+    async def run(self, producer: Producer, groups: AsyncGenerator[Group, None]) -> None:
         """Produce all groups, or those before an error or a signal, and return when the outcome of each is known.
 
-        Does not raise for what inputs and writes do: the attributes tell.
+        Does not raise for what inputs and writes do. The attributes tell, also after a cancellation: what is not
+        known then counts as lost.
         """
         sent, settling = anyio.create_memory_object_stream[_Sent](math.inf)
-        with self._interrupts.finishing(self._finish_seconds) as finishing:
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(self._settle_all, settling)
-                with sent:
-                    with self._interrupts.interruptible() as self._reading:
-                        await self._produce_all(groups, sent)
-                    await self._flush()
-        if finishing.cancelled_caught and self._awaited is not None:
-            self._lose(self._awaited)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self._settle_all, settling)
+            with sent:
+                with self._interrupts.interruptible() as self._reading:
+                    await self._produce_all(producer, groups, sent)
+                await self._flush(producer)
 
     async def _produce_all(
-        self, groups: AsyncGenerator[Group, None], sent: MemoryObjectSendStream[_Sent]
+        self,
+        producer: Producer,
+        groups: AsyncGenerator[Group, None],
+        sent: MemoryObjectSendStream[_Sent],
     ) -> None:
         try:
             async with aclosing(groups):
                 async for group in groups:
                     began_at = anyio.current_time()
-                    handle = await self._producer.produce(group.records, group.metadata)
+                    handle = await producer.produce(group.records, group.metadata)
                     self.accepted_records += len(group.records)
                     size = sum(map(len, group.records))
                     sent.send_nowait(
@@ -115,10 +113,10 @@ class Feed:
         except Error as error:
             self._fail(error)
 
-    async def _flush(self) -> None:
+    async def _flush(self, producer: Producer) -> None:
         """Do not let the last batch wait for its timer."""
         try:
-            await self._producer.flush()
+            await producer.flush()
         except Error as error:
             self._fail(error)
 
@@ -129,7 +127,7 @@ class Feed:
                 try:
                     receipt = await call.handle.watcher.await_durable()
                 except Error as error:
-                    self._lose(call)
+                    self._lost = self._lost or call
                     self._fail(error)
                 else:
                     self._settle(call, receipt)
@@ -144,10 +142,6 @@ class Feed:
             self.batches += 1
         self.last_sequence = receipt.sequence
         self._on_durable(anyio.current_time() - call.began_at)
-
-    def _lose(self, call: _Sent) -> None:
-        if self.first_lost is None:
-            self.first_lost = (call.source, call.offset)
 
     def _fail(self, error: Error) -> None:
         if self.failure is None:

@@ -15,6 +15,7 @@ from buffer.cli.interrupts import Interrupts, run
 from buffer.cli.progress import progress
 from buffer.cli.record_groups import Input, record_groups
 from buffer.cli.sources import STDIN, is_terminal, total_bytes
+from buffer.cli.wording import counted
 
 __all__ = ["produce"]
 
@@ -23,7 +24,7 @@ _FINISH_SECONDS = 30.0
 _CLOSE_SECONDS = 1.0
 
 
-@click.command()
+@click.command(short_help="Send records from files or standard input.")
 @click.argument(
     "files", nargs=-1, metavar="[FILES]...", type=click.Path(exists=True, dir_okay=False, allow_dash=True)
 )
@@ -91,13 +92,16 @@ async def _produce(
     max_record_bytes: int,
 ) -> None:
     paths = [each.path for each in inputs]
-    async with open_store(store_url) as store, Producer(store, config) as producer:
-        feed = Feed(producer, interrupts, finish_seconds=_FINISH_SECONDS)
-        # A bar would run over what somebody types.
-        with progress("produce", total=total_bytes(paths), shown=not is_terminal(paths)) as bar:
-            await feed.run(
-                record_groups(inputs, framing, max_record_bytes=max_record_bytes, on_read=bar.advance)
-            )
+    feed = Feed(interrupts)
+    # The whole of it: a signal ends only reading, which is the feed's affair.
+    with interrupts.finishing(_FINISH_SECONDS):
+        async with open_store(store_url) as store, Producer(store, config) as producer:
+            # A bar would run over what somebody types.
+            with progress("produce", total=total_bytes(paths), shown=not is_terminal(paths)) as bar:
+                await feed.run(
+                    producer,
+                    record_groups(inputs, framing, max_record_bytes=max_record_bytes, on_read=bar.advance),
+                )
     click.echo(_summary(feed), err=True)
     _raise_failure(feed)
 
@@ -111,8 +115,8 @@ def _summary(feed: Feed) -> str:
         else f"sequences {feed.first_sequence} to {feed.last_sequence}"
     )
     return (
-        f"produced {feed.records} records, {feed.record_bytes} bytes, in {feed.batches} "
-        f"{'batch' if feed.batches == 1 else 'batches'}, {where}"
+        f"produced {counted(feed.records, 'record')}, {counted(feed.record_bytes, 'byte')}, "
+        f"in {counted(feed.batches, 'batch', 'batches')}, {where}"
     )
 
 
@@ -123,12 +127,14 @@ def _raise_failure(feed: Feed) -> None:
         source, offset = feed.first_lost
         reason = describe(error) if error else "there was no more time after the signal"
         raise CommandError(
-            f"{reason}; {feed.accepted_records - feed.records} records are not known to be durable, the first of "
-            f"them at offset {offset} of {source}",
+            f"{reason}; not known to be durable: {counted(feed.accepted_records - feed.records, 'record')}, "
+            f"from offset {offset} of {source} on",
             classify(error) if error else ExitCode.FAILURE,
         ) from error
     if error is not None:
         rest = (
-            f"the {feed.records} records before it are durable" if feed.records else "nothing came before it"
+            f"before it, {counted(feed.records, 'record')} became durable"
+            if feed.records
+            else "nothing came before it"
         )
         raise CommandError(f"{describe(error)}; {rest}", classify(error)) from error

@@ -59,7 +59,7 @@ def _oldest_ms(view: ManifestView) -> int | None:
     return batch_time_ms(first.location)
 
 
-@click.command()
+@click.command(short_help="Tell length, age and position of a queue.")
 @options.store_url()
 @options.manifest_path
 @click.option("--json", "as_json", is_flag=True, help="One JSON document.")

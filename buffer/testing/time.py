@@ -39,6 +39,8 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
     def __init__(self) -> None:
         self._virtual = _JumpingSelector()
         super().__init__(self._virtual)
+        # Late in virtual time a float cannot tell a nanosecond from nothing, and asyncio would never see a timer as due.
+        self._clock_resolution = 1e-6
 
     def time(self) -> float:
         """Return the virtual seconds since the loop was made."""

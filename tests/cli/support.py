@@ -7,7 +7,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -65,17 +65,23 @@ class Cli:
         return outcome
 
     @contextmanager
-    def start(self, *arguments: str, **options: Any) -> Iterator[subprocess.Popen[bytes]]:
+    def start(
+        self, *arguments: str, program: Sequence[str] = ("-m", "buffer"), **options: Any
+    ) -> Iterator[subprocess.Popen[bytes]]:
         """Run a command as a process with pipes; it is killed if the test leaves it behind."""
         streams: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
         environment = {**os.environ, STORE_VARIABLE: self.store, "PYTHONPATH": str(ROOT)}
-        process = subprocess.Popen(
-            (sys.executable, "-m", "buffer", *arguments),
-            env=environment | options.pop("env", {}),
-            # Whoever runs the tests in the background has made us ignore it.
-            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
-            **(streams | options),
-        )
+        # Whoever runs the tests in the background has made them ignore SIGINT, and their children with them. A
+        # signal with a handler, however, is back to its default in a new program.
+        previous = signal.signal(signal.SIGINT, signal.default_int_handler)
+        try:
+            process = subprocess.Popen(
+                (sys.executable, *program, *arguments),
+                env=environment | options.pop("env", {}),
+                **(streams | options),
+            )
+        finally:
+            signal.signal(signal.SIGINT, previous)
         with process:
             try:
                 yield process
@@ -86,4 +92,4 @@ class Cli:
 def finish(process: subprocess.Popen[bytes], stdin: bytes | None = None) -> Outcome:
     """Wait for a process to end."""
     stdout, stderr = process.communicate(stdin, timeout=PATIENCE)
-    return Outcome(process.returncode, stdout, stderr.decode())
+    return Outcome(process.returncode, stdout or b"", (stderr or b"").decode())

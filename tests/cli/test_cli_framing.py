@@ -18,7 +18,7 @@ def decoder_of(framing: Framing, *, max_record_bytes: int = MANY) -> Decoder:
 
 def decode(framing: Framing, data: bytes, cuts: list[int] | None = None, *, limit: int = MANY) -> list[bytes]:
     decoder = decoder_of(framing, max_record_bytes=limit)
-    ends = sorted(min(cut, len(data)) for cut in cuts or []) + [len(data)]
+    ends = [*sorted(min(cut, len(data)) for cut in cuts or []), len(data)]
     records: list[bytes] = []
     start = 0
     for end in ends:

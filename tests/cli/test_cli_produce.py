@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -80,7 +81,7 @@ def test_a_malformed_length_prefix_ends_with_everything_before_it_durable(cli: C
     assert outcome.code == 1
     assert outcome.error == (
         f"{path}: the length prefix at offset 14 needs 4 bytes, but the input ends after 3; "
-        "the 2 records before it are durable"
+        "before it, 2 records became durable"
     )
     assert outcome.stderr.startswith("produced 2 records, 6 bytes, in 1 batch, sequence 0\n")
     assert cli.ok("consume").stdout == b"one\ntwo\n"
@@ -91,7 +92,7 @@ def test_an_oversize_record_ends_with_everything_before_it_durable(cli: Cli) -> 
     outcome = cli.run("produce", "--max-record-bytes", "3", stdin=b"one\ntwo\nthree\nfour\n")
     assert outcome.code == 1
     assert outcome.error == (
-        "<stdin>: the record at offset 8 is longer than 3 bytes; the 2 records before it are durable"
+        "<stdin>: the record at offset 8 is longer than 3 bytes; before it, 2 records became durable"
     )
     assert cli.ok("consume").stdout == b"one\ntwo\n"
 
@@ -112,6 +113,16 @@ def test_a_missing_file_is_noticed_before_anything_is_sent(cli: Cli, tmp_path: P
     assert outcome.code == 2
     assert "does not exist" in outcome.error
     assert cli.run("status").code == 4
+
+
+def test_a_store_that_fails_is_told_in_one_line(cli: Cli) -> None:
+    """With the records that are lost by it, and without the library's log of the same."""
+    Path(urlsplit(cli.store).path, "ingest").write_bytes(b"in the way of the folder")
+    outcome = cli.run("produce", stdin=b"one\ntwo\n")
+    assert outcome.code == 1
+    assert outcome.stderr.splitlines()[:-1] == ["produced no records"]
+    assert "path='ingest/" in outcome.error
+    assert outcome.error.endswith("; not known to be durable: 2 records, from offset 0 of <stdin> on")
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,116 @@
+"""A queue in memory, as producers fill it, behind a store that counts requests and fails on demand."""
+
+from __future__ import annotations
+
+import math
+import random
+import struct
+from collections import Counter
+from collections.abc import Callable, Sequence
+
+import pytest
+
+from buffer import (
+    BatchDescriptor,
+    Consumer,
+    ConsumerConfig,
+    CpuWorkers,
+    ManifestView,
+    MemoryStore,
+    Metadata,
+    NotFoundError,
+    ObjectStore,
+    encode_batch,
+    parse_manifest,
+)
+from buffer.format import NewEntry
+from buffer.naming import BatchNamer
+from buffer.testing import FaultStore
+from buffer.testing.time import LoopClock
+
+
+class Queue:
+    """The objects of one queue, and the consumers of it.
+
+    Attributes:
+        memory: Where the objects are; what a test does here is not counted.
+        store: What consumers get.
+        manifest_key: Key of the manifest.
+    """
+
+    manifest_key = ConsumerConfig().manifest_path
+
+    def __init__(self) -> None:
+        self.clock = LoopClock()
+        self.memory = MemoryStore(clock=self.clock)
+        self.store = FaultStore(self.memory)
+        self._namer = BatchNamer("ingest", clock=self.clock, rng=random.Random(5))
+
+    def consumer(
+        self,
+        last_acked_sequence: int | None = None,
+        config: ConsumerConfig | None = None,
+        *,
+        store: ObjectStore | None = None,
+    ) -> Consumer:
+        """Return a consumer that has not been entered."""
+        return Consumer(
+            store or self.store,
+            config,
+            last_acked_sequence,
+            clock=self.clock,
+            rng=random.Random(3),
+            workers=CpuWorkers(math.inf),
+        )
+
+    async def fill(self, batches: int, *, first: int = 0) -> None:
+        """Enqueue so many batches; number n has the one record `data n`."""
+        for number in range(first, first + batches):
+            await self.enqueue([b"data %d" % number])
+
+    async def enqueue(
+        self, records: Sequence[bytes], metadata: Sequence[Metadata] | None = None
+    ) -> BatchDescriptor:
+        """Upload one batch and append its location, as a producer does."""
+        location = self._namer.next_location()
+        if metadata is None:
+            metadata = [Metadata(0, self.clock.now_ms(), b"")]
+        await self.memory.put(location, encode_batch(records))
+        view = await self.manifest()
+        await self.memory.put(self.manifest_key, view.append([NewEntry(location, metadata)]).data)
+        return BatchDescriptor(view.next_sequence, location, tuple(metadata))
+
+    async def manifest(self) -> ManifestView:
+        """Return the manifest as it is stored, an empty one if there is none."""
+        try:
+            return parse_manifest((await self.memory.get(self.manifest_key)).body)
+        except NotFoundError:
+            return ManifestView.empty()
+
+    async def sequences(self) -> list[int]:
+        """Return the sequences of the entries in the manifest."""
+        return [entry.sequence for entry in await self.manifest()]
+
+    async def start_at(self, sequence: int) -> None:
+        """Make the queue one whose next entry gets this sequence, without any entries."""
+        await self.memory.put(self.manifest_key, struct.pack("<IQQH", 0, sequence, 0, 1))
+
+    def requests(self) -> dict[str, int]:
+        """Return the requests since the last call, by operation and whether they concern manifest or batches."""
+        counted: Counter[str] = Counter()
+        for (operation, key), count in self.store.requests.items():
+            counted[f"{operation} {'manifest' if key == self.manifest_key else 'batch'}"] += count
+        self.store.requests.clear()
+        return dict(counted)
+
+
+@pytest.fixture
+def queue() -> Queue:
+    """A queue that nobody has used yet."""
+    return Queue()
+
+
+@pytest.fixture
+def make_queue() -> Callable[[], Queue]:
+    """Makes such queues, for tests that need one after the other."""
+    return Queue
