@@ -38,7 +38,7 @@ from buffer.errors import (
 from buffer.format import ManifestView, decode_batch, encode_batch, parse_manifest
 from buffer.gc import Collection, GarbageCollector, KeepReason
 from buffer.model import BatchDescriptor, Compression, ConsumedBatch, Metadata, RawBatch, Receipt
-from buffer.pipeline import Delivery, PipelineConfig, PipelinedConsumer, PipelineStatistics
+from buffer.pipeline import Delivery, PipelineConfig, PipelinedConsumer, PipelineStatistics, WaitingFor
 from buffer.producer import DurabilityWatcher, Producer, ProducerStatistics, WriteHandle
 from buffer.store import FileStore, MemoryStore, ObjectStore, open_store
 from buffer.workers import CpuWorkers
@@ -82,6 +82,7 @@ __all__ = [
     "Receipt",
     "StorageError",
     "UnknownOutcomeError",
+    "WaitingFor",
     "WriteHandle",
     "decode_batch",
     "encode_batch",

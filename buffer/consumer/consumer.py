@@ -212,6 +212,15 @@ class Consumer:
                 return []
             return self._hand_out_ahead(await self._queue.read(), max)
 
+    async def refresh(self) -> None:
+        """Read the manifest and hand nothing out: one request, for what `next_known_descriptors` returns after it.
+
+        Raises:
+            FencedError, FormatError, StorageError, ClosedError: As `next_batch`.
+        """
+        with self._owner():
+            await self._queue.read()
+
     def next_known_descriptors(self, max: int) -> list[BatchDescriptor]:  # noqa: A002 - as above
         """Return up to `max` entries after the cursor from the manifest as it was last read or written.
 

@@ -56,9 +56,10 @@ async def handle_all(
                 delivery.done()
             except BaseException as exc:
                 delivery.give_back()
-                # A task that just ends as cancelled would go unnoticed, although the cancellation may be that of
-                # something the handler waited for.
-                await anyio.lowlevel.checkpoint_if_cancelled()
+                if isinstance(exc, anyio.get_cancelled_exc_class()):
+                    # Unless it is this task that was cancelled, it is something that the handler waited for; if
+                    # the task just ended, nobody would notice.
+                    await anyio.lowlevel.checkpoint_if_cancelled()
                 failures.append(exc)
                 tasks.cancel_scope.cancel()
                 return

@@ -73,10 +73,17 @@ class Owner:
                 pacing.acked(anyio.current_time())
             elif room and pacing.fresh(now) and (known := consumer.next_known_descriptors(room)):
                 self._hand_out(known)
-            elif room and pacing.look_at <= now:
-                found = await self._look(room)
+                self._changed.notify()
+            elif progress.unconfirmed or (room and pacing.look_at <= now):
+                unconfirmed = frozenset(progress.unconfirmed)
+                await self._look()
+                progress.confirm(unconfirmed)
+                room = progress.room()
+                found = consumer.next_known_descriptors(room)
                 pacing.looked(anyio.current_time(), len(found), room)
-                self._hand_out(found)
+                if room:
+                    self._hand_out(found)
+                self._changed.notify()
             else:
                 await self._changed.until(
                     self._condition(bool(room)),
@@ -106,14 +113,17 @@ class Owner:
         """Return what is worth waking up for."""
         progress = self._progress
         enough = self._config.ack_batches if progress.ackable else 1
-        return lambda: progress.ackable >= enough or (not had_room and progress.room() > 0)
+        return lambda: (
+            progress.ackable >= enough or bool(progress.unconfirmed) or (not had_room and progress.room() > 0)
+        )
 
-    async def _look(self, room: int) -> list[BatchDescriptor]:
+    async def _look(self) -> None:
+        """Read the manifest; a store that fails for a while is asked again."""
         failures = FailureBackoff(self._rng)
         deadline = anyio.current_time() + self._look_timeout
         while True:
             try:
-                return await self._consumer.next_descriptors(room)
+                return await self._consumer.refresh()
             except StorageError as exc:
                 delay = failures.delay(exc)
                 if not exc.transient or anyio.current_time() + delay > deadline:
@@ -129,4 +139,3 @@ class Owner:
             progress.hand_out([descriptor for descriptor in ahead if descriptor.sequence < limit])
             # None at all: the rest of what was there has been dequeued by hand.
             progress.source_ended |= not ahead or ahead[-1].sequence >= limit - 1
-        self._changed.notify()

@@ -4,7 +4,9 @@
                         └─▶ failed ─▶ skipped
 
 A batch counts against the bound on batches from the first of these to the last, and against the bound on bytes from
-the start of its fetch. What failed for good holds its place, without bytes, until it is skipped.
+the start of its fetch. What failed for good holds its place, without bytes, until it is skipped. Its error is shown
+only once the manifest has been looked at after the failure: a consumer that was fenced, and whose batches another one
+has processed, must say so, and not that they are gone.
 
 Fetches begin in the order of hand-out. So whatever fills the bound on bytes comes before what waits for it, and can
 be delivered and done without it: the bound never makes a pipeline wait for itself.
@@ -14,7 +16,7 @@ from __future__ import annotations
 
 import heapq
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 
 from buffer.errors import AckOrderError, Error, InvalidInputError
 from buffer.model import BatchDescriptor, ConsumedBatch
@@ -39,6 +41,7 @@ class Progress:
         fetching: Sequences being fetched.
         delivered: Sequences delivered and not done.
         ackable: Number of sequences that the watermark has passed and that are not acked.
+        unconfirmed: Failed sequences after whose failure the manifest has not been looked at yet.
         source_ended: Whether nothing more is to be handed out.
     """
 
@@ -48,6 +51,7 @@ class Progress:
         self.fetching: set[int] = set()
         self.delivered: set[int] = set()
         self.ackable = 0
+        self.unconfirmed: set[int] = set()
         self.source_ended = False
         self._waiting: deque[BatchDescriptor] = deque()
         self._ready: dict[int, ConsumedBatch] = {}
@@ -93,12 +97,13 @@ class Progress:
     @property
     def deliverable(self) -> bool:
         """Whether a batch, or the error in its place, waits to be taken."""
-        return bool(self._turns) and (self._turns[0] in self._ready or self._turns[0] in self._failed)
+        return bool(self._turns) and (self._turns[0] in self._ready or self.blocked_by is not None)
 
     @property
     def blocked_by(self) -> int | None:
-        """The failed sequence whose turn it is, or None."""
-        return self._turns[0] if self._turns and self._turns[0] in self._failed else None
+        """The failed sequence whose turn it is and whose error may be shown, or None."""
+        sequence = self._turns[0] if self._turns else None
+        return sequence if sequence in self._failed and sequence not in self.unconfirmed else None
 
     def room(self) -> int:
         """Return how many more batches are worth handing out now: none while enough of them wait for a worker."""
@@ -139,6 +144,11 @@ class Progress:
         """A batch cannot be had. It holds the watermark until it is skipped."""
         self._end_fetch(sequence, 0)
         self._failed[sequence] = error
+        self.unconfirmed.add(sequence)
+
+    def confirm(self, sequences: Set[int]) -> None:
+        """The manifest has been looked at since these failed, and this consumer is not fenced."""
+        self.unconfirmed -= sequences
 
     def take(self) -> ConsumedBatch:
         """Return the batch to deliver next. Only while one is `deliverable`.
@@ -185,6 +195,7 @@ class Progress:
         self._turns.remove(sequence)
         heapq.heapify(self._turns)
         self.ackable += self.watermark.complete(sequence)
+        self.unconfirmed.discard(sequence)
         return self._failed.pop(sequence)
 
     def acked(self, number: int) -> None:
