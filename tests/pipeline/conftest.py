@@ -22,11 +22,13 @@ from buffer import (
     ObjectStore,
     PipelineConfig,
     PipelinedConsumer,
+    PreconditionError,
     encode_batch,
     parse_manifest,
 )
 from buffer.format import NewEntry
 from buffer.naming import BatchNamer
+from buffer.store import CREATE, Match, PutMode
 from buffer.testing import FaultStore
 from buffer.testing.time import LoopClock
 
@@ -76,24 +78,41 @@ class Queue:
         return Consumer(self.memory, CONFIG, last_acked_sequence, clock=self.clock)
 
     async def fill(self, batches: int, *, size_bytes: int | None = None) -> Sequence[BatchDescriptor]:
-        """Enqueue so many batches of one record each, `data n` for sequence n, or of so many bytes."""
-        view = await self.manifest()
-        entries = []
-        for sequence in range(view.next_sequence, view.next_sequence + batches):
-            location = self._namer.next_location()
-            record = b"data %d" % sequence if size_bytes is None else bytes(size_bytes)
-            await self.memory.put(location, encode_batch([record]))
-            entries.append(NewEntry(location, (Metadata(0, self.clock.now_ms(), b""),)))
-        grown = view.append(entries)
-        await self.memory.put(self.manifest_key, grown.data)
-        return grown.after(view.next_sequence - 1 if view.next_sequence else None, batches)
+        """Enqueue so many batches of one record each, `data n` for sequence n, or of so many zero bytes."""
+        locations = [self._namer.next_location() for _ in range(batches)]
+        entries = [NewEntry(location, (Metadata(0, self.clock.now_ms(), b""),)) for location in locations]
+
+        async def upload(first: int) -> None:
+            for sequence, location in enumerate(locations, first):
+                record = b"data %d" % sequence if size_bytes is None else bytes(size_bytes)
+                await self.memory.put(location, encode_batch([record]))
+
+        while True:
+            view, mode = await self._read()
+            # Before they are in the manifest, as a producer does it; records tell the sequence they are to get.
+            await upload(view.next_sequence)
+            grown = view.append(entries)
+            if await self._replace(grown, mode):
+                return grown.after(view.next_sequence - 1 if view.next_sequence else None, batches)
 
     async def manifest(self) -> ManifestView:
         """Return the manifest as it is stored, an empty one if there is none."""
+        view, _mode = await self._read()
+        return view
+
+    async def _read(self) -> tuple[ManifestView, PutMode]:
         try:
-            return parse_manifest((await self.memory.get(self.manifest_key)).body)
+            found = await self.memory.get(self.manifest_key)
         except NotFoundError:
-            return ManifestView.empty()
+            return ManifestView.empty(), CREATE
+        return parse_manifest(found.body), Match(found.etag)
+
+    async def _replace(self, view: ManifestView, mode: PutMode) -> bool:
+        try:
+            await self.memory.put(self.manifest_key, view.data, mode)
+        except PreconditionError:
+            return False
+        return True
 
     async def sequences(self) -> list[int]:
         """Return the sequences of the entries in the manifest."""
@@ -101,7 +120,8 @@ class Queue:
 
     async def dequeue_by_hand(self, through: int) -> None:
         """Take entries out of the manifest behind the consumer's back."""
-        await self.memory.put(self.manifest_key, (await self.manifest()).dequeue(through).data)
+        view, mode = await self._read()
+        assert await self._replace(view.dequeue(through), mode)
 
     async def start_at(self, sequence: int) -> None:
         """Make the queue one whose next entry gets this sequence, without any entries."""
