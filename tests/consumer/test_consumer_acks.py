@@ -106,6 +106,22 @@ async def test_every_hundredth_ack_writes(queue: Queue) -> None:
         assert (await queue.manifest()).first_sequence == 200
 
 
+async def test_the_count_starts_again_after_a_flush(queue: Queue) -> None:
+    """What `flush` has written does not bring the next write forward."""
+    await queue.fill(160)
+    async with queue.consumer() as consumer:
+        await consumer.next_descriptors(160)
+        for sequence in range(60):
+            await consumer.ack(sequence)
+        await consumer.flush()
+        queue.requests()
+        for sequence in range(60, 159):
+            await consumer.ack(sequence)
+        assert queue.requests() == {}
+        await consumer.ack(159)
+        assert queue.requests() == {"put manifest": 1}
+
+
 async def test_flushing_without_acks_makes_no_request(queue: Queue) -> None:
     """Nor does it when everything has been written already, in whatever way."""
     await queue.fill(3)
