@@ -157,14 +157,9 @@ class Consumer:
         return len(self._queue.view)
 
     @property
-    def first_sequence(self) -> int:
-        """The sequence of the first entry, or of the next one to come, in the manifest as last read or written."""
-        return self._queue.view.first_sequence
-
-    @property
-    def next_sequence(self) -> int:
-        """The sequence that the next entry will get, in the manifest as last read or written."""
-        return self._queue.view.next_sequence
+    def manifest(self) -> ManifestView:
+        """The manifest as last read or written."""
+        return self._queue.view
 
     @property
     def last_acked_sequence(self) -> int | None:
@@ -212,7 +207,7 @@ class Consumer:
             return self._hand_out_ahead(await self._queue.read(), max)
 
     async def refresh(self) -> None:
-        """Read the manifest and hand nothing out: one request, for what `next_known_descriptors` returns after it.
+        """Read the manifest and hand nothing out: one request.
 
         Raises:
             FencedError, FormatError, StorageError, ClosedError: As `next_batch`.
@@ -221,14 +216,12 @@ class Consumer:
             await self._queue.read()
 
     def next_known_descriptors(self, max: int) -> list[BatchDescriptor]:  # noqa: A002 - as above
-        """Return up to `max` entries after the cursor from the manifest as it was last read or written.
+        """As `next_descriptors`, without a request: from the manifest as last read or written.
 
-        No request is made, so a fence is not noticed. Otherwise as `next_descriptors`.
+        That another consumer has taken over since then is not noticed.
 
         Raises:
-            InvalidInputError: `max` is negative.
-            FencedError: Another consumer is known to have taken over.
-            ClosedError: The consumer was not entered, or is closed.
+            FencedError, InvalidInputError, ClosedError: As `next_descriptors`.
         """
         if max < 0:
             raise InvalidInputError(f"max must be at least 0, but is {max}")

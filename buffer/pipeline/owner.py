@@ -58,7 +58,7 @@ class Owner:
         self._look_timeout = look_timeout
         self._rng = rng
         # Entering the consumer wrote the manifest, so this is the whole of what was there at the start.
-        self._limit = consumer.next_sequence if config.until_caught_up else None
+        self._limit = consumer.manifest.next_sequence if config.until_caught_up else None
         self.acking = 0
 
     async def run(self) -> None:

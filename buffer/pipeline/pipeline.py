@@ -204,8 +204,7 @@ class PipelinedConsumer:
             fetch_workers=self._config.fetch_workers,
             acking=self._background.owner.acking if self._background else 0,
             acked=self._consumer.last_acked_sequence,
-            first_sequence=self._consumer.first_sequence,
-            next_sequence=self._consumer.next_sequence,
+            manifest=self._consumer.manifest,
         )
 
     def _has_next(self) -> bool:

@@ -6,6 +6,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from enum import Enum
 
+from buffer.format import ManifestView
 from buffer.pipeline.progress import Progress
 
 __all__ = ["PipelineStatistics", "Stage", "WaitingFor", "picture"]
@@ -85,8 +86,7 @@ def picture(
     fetch_workers: int,
     acking: int,
     acked: int | None,
-    first_sequence: int,
-    next_sequence: int,
+    manifest: ManifestView,
 ) -> PipelineStatistics:
     """Return the statistics of a pipeline.
 
@@ -95,8 +95,7 @@ def picture(
         fetch_workers: How many batches may be fetched at the same time.
         acking: Number of sequences that the ack under way is for.
         acked: The last acked sequence.
-        first_sequence: Of the manifest as last seen.
-        next_sequence: Of the manifest as last seen.
+        manifest: The manifest as last seen.
     """
     moving = progress.watermark
     done = acked if moving.high is None else moving.high
@@ -114,7 +113,7 @@ def picture(
         in_flight_bytes=moving.in_flight_bytes,
         watermark=moving.high,
         acked=acked,
-        lag=max(0, next_sequence - max(first_sequence, 0 if done is None else done + 1)),
+        lag=max(0, manifest.next_sequence - max(manifest.first_sequence, 0 if done is None else done + 1)),
         waiting_for=_waiting_for(progress, fetch_workers, acking),
     )
 

@@ -6,7 +6,15 @@ from collections.abc import Callable
 
 import pytest
 
-from buffer import BatchDescriptor, ConsumedBatch, PipelineConfig, PipelineStatistics, StorageError
+from buffer import (
+    BatchDescriptor,
+    ConsumedBatch,
+    ManifestView,
+    PipelineConfig,
+    PipelineStatistics,
+    StorageError,
+)
+from buffer.format import NewEntry
 from buffer.pipeline.progress import Progress
 from buffer.pipeline.statistics import Stage, WaitingFor, picture
 
@@ -14,10 +22,15 @@ WORKERS = 2
 SIZE = 100
 
 
-def look(progress: Progress, *, acking: int = 0, acked: int | None = None) -> PipelineStatistics:
-    return picture(
-        progress, fetch_workers=WORKERS, acking=acking, acked=acked, first_sequence=0, next_sequence=10
-    )
+def manifest(first_sequence: int, next_sequence: int) -> ManifestView:
+    entries = [NewEntry("ingest/a.batch", ())] * next_sequence
+    return ManifestView.empty().append(entries).dequeue(first_sequence - 1)
+
+
+def look(
+    progress: Progress, *, acking: int = 0, acked: int | None = None, entries: tuple[int, int] = (0, 10)
+) -> PipelineStatistics:
+    return picture(progress, fetch_workers=WORKERS, acking=acking, acked=acked, manifest=manifest(*entries))
 
 
 def pipeline(*, limit: int = 8, ordered: bool = True, max_bytes: int = 10_000) -> Progress:
@@ -157,5 +170,5 @@ def test_the_lag_counts_from_the_watermark() -> None:
     fetch(progress)
     progress.done(progress.take().sequence)
     assert look(progress, acked=3).lag == 5
-    assert picture(progress, fetch_workers=1, acking=0, acked=3, first_sequence=9, next_sequence=10).lag == 1
-    assert picture(progress, fetch_workers=1, acking=0, acked=3, first_sequence=4, next_sequence=4).lag == 0
+    assert look(progress, acked=3, entries=(9, 10)).lag == 1
+    assert look(progress, acked=3, entries=(4, 4)).lag == 0
