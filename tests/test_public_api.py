@@ -48,7 +48,8 @@ NAMES = {
     *("BatchDescriptor", "ConsumedBatch", "RawBatch", "Metadata"),
     *("GarbageCollector", "Collection", "KeepReason"),
     # Stores.
-    *("ObjectStore", "MemoryStore", "FileStore", "open_store"),
+    *("ObjectStore", "MemoryStore", "FileStore", "S3Store", "S3Config", "open_store"),
+    *("verify_store", "VerificationReport"),
     # Bytes.
     *("encode_batch", "decode_batch", "Compression", "parse_manifest", "ManifestView"),
     # Components that are passed in.
