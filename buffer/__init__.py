@@ -41,6 +41,7 @@ from buffer.errors import (
 from buffer.format import ManifestView, decode_batch, encode_batch, parse_manifest
 from buffer.gc import Collection, GarbageCollector, KeepReason
 from buffer.model import BatchDescriptor, Compression, ConsumedBatch, Metadata, RawBatch, Receipt
+from buffer.pipeline import Delivery, PipelineConfig, PipelinedConsumer, PipelineStatistics, WaitingFor
 from buffer.producer import DurabilityWatcher, Producer, ProducerStatistics, WriteHandle
 from buffer.store import FileStore, MemoryStore, ObjectStore, open_store
 from buffer.store.verify import VerificationReport, verify_store
@@ -62,6 +63,7 @@ __all__ = [
     "ConsumerConfig",
     "ConsumerFetchHandle",
     "CpuWorkers",
+    "Delivery",
     "DurabilityWatcher",
     "Error",
     "FencedError",
@@ -75,6 +77,9 @@ __all__ = [
     "Metadata",
     "NotFoundError",
     "ObjectStore",
+    "PipelineConfig",
+    "PipelineStatistics",
+    "PipelinedConsumer",
     "PreconditionError",
     "Producer",
     "ProducerConfig",
@@ -87,6 +92,7 @@ __all__ = [
     "StorageError",
     "UnknownOutcomeError",
     "VerificationReport",
+    "WaitingFor",
     "WriteHandle",
     "decode_batch",
     "encode_batch",
