@@ -97,7 +97,10 @@ class VerificationReport:
                 f"  one writer {self.write_mb_per_s:.0f} MB/s, one reader {self.read_mb_per_s:.0f} MB/s"
             )
         if self.clock_offset_ms is not None:
-            lines.append(f"  the store's clock is {self.clock_offset_ms / 1000:+.1f} s from this machine's")
+            direction = "behind" if self.clock_offset_ms < 0 else "ahead of"
+            lines.append(
+                f"  the store's clock is {abs(self.clock_offset_ms) / 1000:.1f} s {direction} this machine's"
+            )
         return "\n".join(lines)
 
 
