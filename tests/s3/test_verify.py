@@ -220,3 +220,9 @@ def test_findings_are_plain_values() -> None:
     assert Finding("a", passed=True, fatal=True, detail="d") == Finding(
         "a", passed=True, fatal=True, detail="d"
     )
+
+
+def test_a_store_can_be_made_anywhere() -> None:
+    """Making one needs no event loop, opens nothing, and does not even look for credentials."""
+    store = S3Store(S3Config(bucket="bucket", profile="does-not-exist", ca_bundle="/does/not/exist"))
+    assert store.url == "s3://bucket" and store.statistics().in_use == 0
