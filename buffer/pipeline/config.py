@@ -47,8 +47,9 @@ class PipelineConfig:
     fetch_attempts: int = 5
     """How often a batch is fetched before its error is final."""
 
-    fetch_timeout: float = 150.0
-    """Seconds that one attempt may take, the store's own retries included."""
+    fetch_timeout: float = 600.0
+    """Seconds after which one attempt is given up: for stores without a deadline of their own. Waiting for a
+    connection counts."""
 
     fetch_backoff: float = 0.1
     """Seconds up to which the first wait between two attempts may last; it doubles from one to the next."""
