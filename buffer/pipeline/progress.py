@@ -26,7 +26,7 @@ from buffer.pipeline.watermark import Watermark
 __all__ = ["Progress"]
 
 _LATEST_SIZES = 64
-_WAITING_PER_WORKER = 2
+_WAITING_PER_WORKER = 4
 _FIRST_BATCHES = 4
 _RECORD_OVERHEAD_BYTES = 48
 
