@@ -1,6 +1,6 @@
 """The tasks of a pipeline as one: started, watched and ended together.
 
-Owns: the owner task and the fetch workers, and what ended them. Does not own: what they do.
+Owns: the owner task and the fetching, and what ended them. Does not own: what they do.
 
 They raise nothing into the surrounding code: what stops them is kept, for iteration to raise.
 """
@@ -15,7 +15,7 @@ from buffer.consumer import Consumer
 from buffer.errors import FencedError
 from buffer.pipeline.config import PipelineConfig
 from buffer.pipeline.failures import foremost, leaves
-from buffer.pipeline.fetching import FetchWorkers
+from buffer.pipeline.fetching import Fetching
 from buffer.pipeline.owner import Owner
 from buffer.pipeline.progress import Progress
 from buffer.pipeline.signals import Signal
@@ -24,7 +24,7 @@ __all__ = ["Background"]
 
 
 class Background:
-    """One owner and its workers; made on the event loop.
+    """One owner and the fetching; made on the event loop.
 
     Args:
         consumer: Entered.
@@ -52,8 +52,7 @@ class Background:
     ) -> None:
         self.changed = Signal()
         self.owner = Owner(consumer, progress, self.changed, config, look_timeout=look_timeout, rng=rng)
-        self._fetching = FetchWorkers(consumer.fetch_handle(), progress, self.changed, config, rng=rng)
-        self._number = config.fetch_workers
+        self._fetching = Fetching(consumer.fetch_handle(), progress, self.changed, config, rng=rng)
         self._scope = anyio.CancelScope()
         self.failure: BaseException | None = None
         self.shown = False
@@ -70,8 +69,7 @@ class Background:
             with self._scope:
                 async with anyio.create_task_group() as tasks:
                     tasks.start_soon(self.owner.run, name="buffer pipeline owner")
-                    for number in range(self._number):
-                        tasks.start_soon(self._fetching.run, name=f"buffer fetch worker {number}")
+                    tasks.start_soon(self._fetching.run, name="buffer pipeline fetching")
         except ExceptionGroup as group:
             self.failure = foremost(leaves(group))
         finally:

@@ -9,7 +9,7 @@ from buffer.errors import InvalidInputError
 
 __all__ = ["PipelineConfig"]
 
-_BATCHES_PER_WORKER = 4
+_BATCHES_PER_WORKER = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,7 +23,7 @@ class PipelineConfig:
     """Whether batches are delivered by sequence, or as they are fetched."""
 
     max_in_flight_batches: int | None = None
-    """Number of batches from hand-out until `done()`; None is four for each fetch worker. Who collects deliveries
+    """Number of batches from hand-out until `done()`; None is eight for each fetch worker. Who collects deliveries
     before they are done needs a bound above what is collected at once."""
 
     max_in_flight_bytes: int = 256 * MIB
@@ -47,8 +47,9 @@ class PipelineConfig:
     fetch_attempts: int = 5
     """How often a batch is fetched before its error is final."""
 
-    fetch_timeout: float = 150.0
-    """Seconds that one attempt may take, the store's own retries included."""
+    fetch_timeout: float = 600.0
+    """Seconds after which one attempt is given up: for stores without a deadline of their own. Waiting for a
+    connection counts."""
 
     fetch_backoff: float = 0.1
     """Seconds up to which the first wait between two attempts may last; it doubles from one to the next."""

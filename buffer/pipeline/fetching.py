@@ -1,4 +1,4 @@
-"""The fetch workers of a pipeline: descriptors in, batches out, with retries.
+"""The fetching of a pipeline: descriptors in, batches out, several at a time, with retries.
 
 Owns: the attempts at each batch. Does not own: which batch comes next, and whether there is room (`progress`).
 """
@@ -16,15 +16,15 @@ from buffer.errors import AccessDeniedError, Error, FormatError, StorageError
 from buffer.model import BatchDescriptor, ConsumedBatch
 from buffer.pipeline.config import PipelineConfig
 from buffer.pipeline.progress import Progress
-from buffer.pipeline.signals import Line, Signal
+from buffer.pipeline.signals import Signal
 
-__all__ = ["FetchWorkers"]
+__all__ = ["Fetching"]
 
 logger = logging.getLogger("buffer.pipeline")
 
 
-class FetchWorkers:
-    """What all workers of a pipeline share.
+class Fetching:
+    """Fetches whatever `progress` lets begin.
 
     Args:
         handle: Fetches and decodes.
@@ -48,24 +48,33 @@ class FetchWorkers:
         self._changed = changed
         self._config = config
         self._rng = rng
-        self._line = Line(changed)
 
     async def run(self) -> None:
-        """Be one worker: fetch batch after batch until cancelled."""
+        """Work until cancelled.
+
+        Workers that stayed and waited would have to be woken one by one. Instead they end when there is nothing to
+        do, and as many as there is work for begin at once.
+        """
+        progress = self._progress
+        async with anyio.create_task_group() as workers:
+            while True:
+                await self._changed.until(lambda: progress.fetchable)
+                while progress.fetchable:
+                    workers.start_soon(self._work, progress.begin_fetch(), name="buffer fetch worker")
+
+    async def _work(self, descriptor: BatchDescriptor) -> None:
+        """Be one worker: fetch batch after batch while one may begin at once."""
         progress = self._progress
         while True:
-            await self._line.until(lambda: progress.fetchable)
-            descriptor = progress.begin_fetch()
             try:
-                batch = await self._fetch(descriptor)
+                progress.fetched(await self._fetch(descriptor))
             except Error as exc:
                 logger.warning("sequence %d could not be fetched: %s", descriptor.sequence, exc)
                 progress.fail(descriptor.sequence, exc)
-            else:
-                progress.fetched(batch)
-                # While this task waits for its next turn, it must not keep the batch in memory.
-                del batch
             self._changed.notify()
+            if not progress.fetchable:
+                return
+            descriptor = progress.begin_fetch()
 
     async def _fetch(self, descriptor: BatchDescriptor) -> ConsumedBatch:
         config = self._config

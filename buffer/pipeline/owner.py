@@ -7,6 +7,7 @@ Does not own: the bookkeeping (`progress`), the timing (`pacing`), the batches (
 from __future__ import annotations
 
 import logging
+import math
 import random
 from collections.abc import Callable, Sequence
 
@@ -67,29 +68,27 @@ class Owner:
         pacing = Pacing(self._config, anyio.current_time())
         while True:
             now, room = anyio.current_time(), progress.room()
+            if room and pacing.fresh(now) and (known := consumer.next_known_descriptors(room)):
+                self._hand_out(known)
+                continue
+            # Without room there is nothing to look for: a full pipeline makes no request but acks.
+            look_at = -math.inf if progress.unconfirmed else pacing.look_at if room else math.inf
             ack_at = pacing.ack_at(now, progress.ackable)
-            if ack_at <= now:
+            if min(look_at, ack_at) > now:
+                await self._changed.until(self._condition(bool(room)), deadline=min(look_at, ack_at))
+            elif ack_at < look_at:
                 await self.ack()
                 pacing.acked(anyio.current_time())
-            elif room and pacing.fresh(now) and (known := consumer.next_known_descriptors(room)):
-                self._hand_out(known)
-                self._changed.notify()
-            elif progress.unconfirmed or (room and pacing.look_at <= now):
+            else:
                 unconfirmed = frozenset(progress.unconfirmed)
                 await self._look()
                 progress.confirm(unconfirmed)
+                self._changed.notify()
                 room = progress.room()
                 found = consumer.next_known_descriptors(room)
                 pacing.looked(anyio.current_time(), len(found), room)
                 if room:
                     self._hand_out(found)
-                self._changed.notify()
-            else:
-                await self._changed.until(
-                    self._condition(bool(room)),
-                    # Without room there is nothing to look for: a full pipeline makes no request but acks.
-                    deadline=min(ack_at, pacing.look_at) if room else ack_at,
-                )
 
     async def ack(self) -> None:
         """Ack everything through the watermark: one write. Cancelled, it may have been written all the same.
@@ -139,3 +138,4 @@ class Owner:
             progress.hand_out([descriptor for descriptor in ahead if descriptor.sequence < limit])
             # None at all: the rest of what was there has been dequeued by hand.
             progress.source_ended |= not ahead or ahead[-1].sequence >= limit - 1
+        self._changed.notify()

@@ -18,7 +18,6 @@ from typing import Self
 
 import anyio
 import anyio.abc
-import anyio.lowlevel
 from opentelemetry.metrics import MeterProvider
 
 from buffer.clock import SYSTEM_CLOCK, Clock
@@ -33,7 +32,6 @@ from buffer.pipeline.delivery import Delivery
 from buffer.pipeline.failures import sole
 from buffer.pipeline.handlers import Handler, handle_all
 from buffer.pipeline.progress import Progress
-from buffer.pipeline.signals import Line
 from buffer.pipeline.statistics import PipelineStatistics, picture
 from buffer.store.base import ObjectStore
 from buffer.workers import CpuWorkers
@@ -100,7 +98,7 @@ class PipelinedConsumer:
         )
         self._progress = Progress(self._config)
         self._background: Background | None = None
-        self._line: Line | None = None
+        self._turn: anyio.Lock | None = None
         self._exit = AsyncExitStack()
         self._stopped = self._closed = False
 
@@ -113,7 +111,7 @@ class PipelinedConsumer:
             look_timeout=self._consumer_config.manifest_timeout,
             rng=self._rng,
         )
-        self._line = Line(background.changed)
+        self._turn = anyio.Lock()
         tasks = await anyio.create_task_group().__aenter__()
         tasks.start_soon(background.run, name="buffer pipeline")
         self._exit.push_async_exit(partial(self._end, background, tasks))
@@ -144,12 +142,12 @@ class PipelinedConsumer:
             FormatError: The next batch, whose `sequence` it carries, or the manifest breaks a rule of its format.
             ClosedError: The pipeline was not entered, or was left.
         """
-        if self._line is None:
+        if self._background is None or self._turn is None:
             raise ClosedError(_NOT_ENTERED)
-        # Who iterates over batches that are all there, and never waits for anything, must not hold up the workers.
-        await anyio.lowlevel.checkpoint()
-        await self._line.until(self._has_next)
-        return self._next()
+        # First come, first served; and only the first in line watches, so that a batch wakes one task.
+        async with self._turn:
+            await self._background.changed.until(self._has_next)
+            return self._next()
 
     async def run(self, handler: Handler, *, concurrency: int = 1) -> None:
         """Call `handler` for each batch until iteration ends; a batch is done when the handler has returned.

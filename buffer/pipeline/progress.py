@@ -26,6 +26,7 @@ from buffer.pipeline.watermark import Watermark
 __all__ = ["Progress"]
 
 _LATEST_SIZES = 64
+_WAITING_PER_WORKER = 4
 _FIRST_BATCHES = 4
 _RECORD_OVERHEAD_BYTES = 48
 
@@ -86,7 +87,8 @@ class Progress:
     @property
     def fetchable(self) -> bool:
         """Whether a fetch may begin now."""
-        return bool(self._waiting) and not self.bytes_used_up
+        idle = len(self.fetching) < self._config.fetch_workers
+        return bool(self._waiting) and idle and not self.bytes_used_up
 
     @property
     def bytes_used_up(self) -> bool:
@@ -107,7 +109,9 @@ class Progress:
 
     def room(self) -> int:
         """Return how many more batches are worth handing out now: none while enough of them wait for a worker."""
-        if self.source_ended or self.bytes_used_up or len(self._waiting) >= self._config.fetch_workers:
+        # Enough to keep all workers busy while the owner waits for an answer of the store, or for two.
+        enough = _WAITING_PER_WORKER * self._config.fetch_workers
+        if self.source_ended or self.bytes_used_up or len(self._waiting) >= enough:
             return 0
         return max(0, self._config.batch_limit - self.watermark.in_flight)
 

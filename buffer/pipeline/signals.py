@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import anyio
 
-__all__ = ["Line", "Signal"]
+__all__ = ["Signal"]
 
 
 class Signal:
@@ -44,26 +44,3 @@ class Signal:
                         return
             finally:
                 del self._waiting[event]
-
-
-class Line:
-    """Tasks that wait for the same kind of thing, served in the order they came.
-
-    Only the first of them watches the signal, so a change wakes one task, however many stand behind it.
-
-    Args:
-        changed: Notified when there may be something to take.
-    """
-
-    def __init__(self, changed: Signal) -> None:
-        self._changed = changed
-        self._turn = anyio.Lock(fast_acquire=True)
-
-    async def until(self, condition: Callable[[], bool]) -> None:
-        """Wait until the condition is true; what made it true is the caller's until its next await.
-
-        If there is no need to wait, other tasks do not get to run.
-        """
-        # Releasing the lock is no await: the next in line looks only after the caller has taken what there is.
-        async with self._turn:
-            await self._changed.until(condition)

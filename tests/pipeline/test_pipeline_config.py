@@ -43,6 +43,6 @@ def test_the_longest_wait_is_not_shorter_than_the_first() -> None:
 
 def test_the_bound_on_batches_follows_the_number_of_workers() -> None:
     """Who asks for more workers gets them, without having to raise a second number."""
-    assert PipelineConfig().batch_limit == 64
-    assert PipelineConfig(fetch_workers=128).batch_limit == 512
+    assert PipelineConfig().batch_limit == 128
+    assert PipelineConfig(fetch_workers=128).batch_limit == 1024
     assert PipelineConfig(fetch_workers=128, max_in_flight_batches=10).batch_limit == 10

@@ -87,6 +87,26 @@ async def test_several_tasks_share_the_deliveries(queue: Queue) -> None:
     assert all({number for number, _ in taken[at : at + 3]} == {0, 1, 2} for at in range(0, 12, 3))
 
 
+async def test_who_leaves_the_line_holds_up_nobody(queue: Queue) -> None:
+    """Of tasks that wait for a batch, the first and one in the middle are cancelled; the next ones move up."""
+    served: list[tuple[int, int]] = []
+    scopes = [anyio.CancelScope() for _ in range(4)]
+    async with queue.pipeline() as pipeline, anyio.create_task_group() as tasks:
+
+        async def wait(number: int) -> None:
+            with scopes[number]:
+                served.append((number, (await anext(pipeline)).sequence))
+
+        for number in range(4):
+            tasks.start_soon(wait, number)
+            await anyio.sleep(0.01)
+        scopes[0].cancel()
+        scopes[2].cancel()
+        await anyio.sleep(0.01)
+        await queue.fill(2)
+    assert served == [(1, 0), (3, 1)]
+
+
 async def test_new_batches_are_delivered_as_they_come(queue: Queue) -> None:
     """Without `until_caught_up` iteration waits for the producers."""
     async with queue.pipeline() as pipeline, anyio.create_task_group() as tasks:

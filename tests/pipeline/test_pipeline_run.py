@@ -173,7 +173,7 @@ async def test_what_a_handler_did_not_finish_is_handled_by_the_next_run(queue: Q
     async with queue.pipeline(ONCE) as pipeline:
         with pytest.raises(HandlerError):
             await pipeline.run(handler, concurrency=3)
-        assert sorted(handler.begun) == [0, 1, 2, 3, 4, 5]
+        assert set(handler.begun) == {0, 1, 2, 3, 4, 5}
         await pipeline.run(handler, concurrency=3)
         assert sorted(handler.ended) == list(range(9))
     assert await queue.sequences() == []

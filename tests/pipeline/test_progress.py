@@ -90,10 +90,10 @@ def test_room_counts_from_hand_out_until_done() -> None:
 def test_nothing_is_handed_out_while_enough_wait_for_a_worker() -> None:
     """Descriptors are taken over in runs, not one by one."""
     progress = Progress(PipelineConfig(fetch_workers=2, max_in_flight_batches=100))
-    progress.hand_out(descriptors(range(2)))
+    progress.hand_out(descriptors(range(8)))
     assert progress.room() == 0
     progress.begin_fetch()
-    assert progress.room() == 98
+    assert progress.room() == 92
 
 
 def test_before_any_size_is_known_only_four_fetches_begin() -> None:

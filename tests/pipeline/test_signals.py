@@ -1,11 +1,11 @@
-"""Waiting for state to change: nothing is missed, nobody is woken for nothing, and the line keeps its order."""
+"""Waiting for state to change: nothing is missed, and nobody is woken for nothing."""
 
 from __future__ import annotations
 
 import anyio
 import pytest
 
-from buffer.pipeline.signals import Line, Signal
+from buffer.pipeline.signals import Signal
 
 pytestmark = pytest.mark.virtual_time
 
@@ -78,70 +78,3 @@ async def test_a_cancelled_wait_leaves_nothing_behind() -> None:
     asked.clear()
     signal.notify()
     assert not asked
-
-
-async def test_a_line_serves_in_the_order_of_coming() -> None:
-    """However the changes come, first come is first served, one task for each thing there is."""
-    signal = Signal()
-    things: list[str] = []
-    served: list[tuple[int, str]] = []
-    line = Line(signal)
-
-    async def customer(number: int) -> None:
-        await line.until(lambda: bool(things))
-        served.append((number, things.pop(0)))
-
-    async with anyio.create_task_group() as tasks:
-        for number in range(4):
-            tasks.start_soon(customer, number)
-            await anyio.wait_all_tasks_blocked()
-        things += ["a", "b"]
-        signal.notify()
-        await anyio.wait_all_tasks_blocked()
-        assert served == [(0, "a"), (1, "b")]
-        things += ["c", "d"]
-        signal.notify()
-    assert served == [(0, "a"), (1, "b"), (2, "c"), (3, "d")]
-
-
-async def test_a_line_only_asks_for_its_first() -> None:
-    """A change costs one look, however many tasks stand in line."""
-    signal, asked, open_ = Signal(), [], [False]
-    line = Line(signal)
-
-    def condition() -> bool:
-        asked.append(True)
-        return open_[0]
-
-    async with anyio.create_task_group() as tasks:
-        for _ in range(50):
-            tasks.start_soon(line.until, condition)
-        await anyio.wait_all_tasks_blocked()
-        asked.clear()
-        signal.notify()
-        assert len(asked) == 1
-        open_[0] = True
-        signal.notify()
-
-
-async def test_who_leaves_the_line_holds_up_nobody() -> None:
-    """Cancelling the first, or one in the middle, lets the next ones move up."""
-    signal, state, served = Signal(), [False], []
-    line = Line(signal)
-    scopes = [anyio.CancelScope() for _ in range(4)]
-
-    async def customer(number: int) -> None:
-        with scopes[number]:
-            await line.until(lambda: state[0])
-            served.append(number)
-
-    async with anyio.create_task_group() as tasks:
-        for number in range(4):
-            tasks.start_soon(customer, number)
-            await anyio.wait_all_tasks_blocked()
-        scopes[0].cancel()
-        scopes[2].cancel()
-        await anyio.wait_all_tasks_blocked()
-        state[0] = True
-        signal.notify()
-    assert served == [1, 3]
