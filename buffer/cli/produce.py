@@ -127,7 +127,7 @@ def _raise_failure(feed: Feed) -> None:
         source, offset = feed.first_lost
         reason = describe(error) if error else "there was no more time after the signal"
         raise CommandError(
-            f"{reason}; not known to be durable: {counted(feed.accepted_records - feed.records, 'record')}, "
+            f"{reason}; not known to be durable: {counted(feed.read_records - feed.records, 'record')}, "
             f"from offset {offset} of {source} on",
             classify(error) if error else ExitCode.FAILURE,
         ) from error
