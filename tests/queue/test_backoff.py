@@ -102,9 +102,11 @@ def test_a_consumer_never_waits_for_a_turn() -> None:
 
 
 def test_even_a_store_in_memory_is_not_asked_without_a_pause() -> None:
-    """Its round trips take no time, but a loser must not spin for ever."""
+    """Its round trips take no time, but a loser must not spin for ever; a winner has no reason to wait."""
     contention = busy(round_trip=0.0, losses=1)
     assert statistics.mean(contention.delay() for _ in range(400)) > 0.0001
+    contention.won(0.0, 0.0)
+    assert contention.pause(0.0) < 1e-6
 
 
 def test_a_cache_that_is_mostly_stale_is_read_first() -> None:
