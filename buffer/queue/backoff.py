@@ -100,10 +100,15 @@ class FailureBackoff:
         self._next = base
 
     def delay(self, error: StorageError) -> float:
-        """Return the seconds to wait after `error`; never less than the store asked for."""
+        """Return the seconds to wait after `error`; not less than the store asked for, unless that is over `cap`.
+
+        A store, or a proxy that makes up its answers, may name any number; nobody is put out of service by one.
+        """
         ceiling = self._next
         self._next = min(self._cap, self._next * 2)
         floor = error.retry_after or 0.0
+        if not 0.0 <= floor <= self._cap:
+            floor = self._cap
         if error.status == _THROTTLED:
             # Stores that throttle one key allow about one write a second.
             floor = max(floor, 1.0)

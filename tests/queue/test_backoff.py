@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 import statistics
 from itertools import pairwise
@@ -157,3 +158,10 @@ def test_no_wait_is_shorter_than_the_store_asks_for(
     ]
     assert min(delays) >= least
     assert max(delays) <= least + 0.05
+
+
+@pytest.mark.parametrize("wanted", [3600.0, 1e300, math.inf, math.nan, -5.0])
+def test_a_store_cannot_put_anybody_out_of_service_by_what_it_asks_for(wanted: float) -> None:
+    """A wait that makes no sense counts as the longest one of our own."""
+    failures = FailureBackoff(random.Random(1), base=0.05, cap=20.0)
+    assert 20.0 <= failures.delay(StorageError("no", transient=True, retry_after=wanted)) <= 20.05
