@@ -285,6 +285,7 @@ def test_acked_sequences_are_ackable_no_more() -> None:
     assert progress.ackable == 1
 
 
+@pytest.mark.slow
 @given(
     ordered=st.booleans(),
     limit=st.integers(min_value=1, max_value=6),

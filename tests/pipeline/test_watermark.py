@@ -84,7 +84,7 @@ class WatermarkMachine(RuleBasedStateMachine):
         assert all(watermark.size_bytes(sequence) == size for sequence, size in self.sizes.items())
 
 
-TestWatermark = WatermarkMachine.TestCase
+TestWatermark = pytest.mark.slow(WatermarkMachine.TestCase)
 
 
 def test_a_sequence_that_was_never_handed_out_is_told_from_one_that_is_complete() -> None:
