@@ -6,7 +6,7 @@ import random
 from collections.abc import Iterable
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from buffer import (
@@ -286,6 +286,7 @@ def test_acked_sequences_are_ackable_no_more() -> None:
 
 
 @pytest.mark.slow
+@settings(deadline=None)  # a busy machine is no reason to fail
 @given(
     ordered=st.booleans(),
     limit=st.integers(min_value=1, max_value=6),

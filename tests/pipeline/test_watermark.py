@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
@@ -85,6 +86,8 @@ class WatermarkMachine(RuleBasedStateMachine):
 
 
 TestWatermark = pytest.mark.slow(WatermarkMachine.TestCase)
+# A busy machine is no reason to fail.
+TestWatermark.settings = settings(deadline=None)
 
 
 def test_a_sequence_that_was_never_handed_out_is_told_from_one_that_is_complete() -> None:
