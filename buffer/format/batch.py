@@ -83,7 +83,7 @@ def decode_batch(data: bytes, *, max_bytes: int = DEFAULT_MAX_BATCH_BYTES) -> li
     compression, count, version = _FOOTER.unpack_from(data, end)
     if version != BATCH_VERSION:
         raise FormatError(
-            f"unsupported batch version: {version} (written by newer or other software; "
+            f"unsupported batch version: {version} (written by newer or other software, or damaged; "
             f"known is {BATCH_VERSION})",
             offset=end + 5,
         )

@@ -122,10 +122,11 @@ class Http1Connection:
 
     async def _send(self, head: bytes, body: bytes) -> bool:
         """Send the request; return whether all of it left, False if the answer came or the peer went before."""
-        if len(body) <= _JOIN_BYTES:
-            head, body = head + body, b""
+        # The head never leaves alone: there are servers that take a client that goes away behind it for one that
+        # has sent an empty body, and store that.
+        first, rest = head + body[:_JOIN_BYTES], memoryview(body)[_JOIN_BYTES:]
         try:
-            for part in (head, body):
+            for part in (first, rest):
                 with memoryview(part) as view:
                     sent = 0
                     while sent < len(view):

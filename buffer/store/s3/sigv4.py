@@ -20,6 +20,8 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from urllib.parse import quote
 
+from buffer.errors import InvalidInputError
+
 __all__ = ["EMPTY_SHA256", "Credentials", "amz_date", "quote_path", "quote_query", "sign"]
 
 EMPTY_SHA256 = hashlib.sha256(b"").hexdigest()
@@ -42,6 +44,19 @@ class Credentials:
     secret_access_key: str = field(repr=False)
     session_token: str | None = field(default=None, repr=False)
     expires_at_ms: int | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("access_key_id", "session_token"):
+            text = getattr(self, name)
+            if text is not None and not (text.isascii() and text.isprintable()):
+                # Never with the value.
+                raise InvalidInputError(f"{name} must be printable ASCII, but has a character that is not")
+        try:
+            self.secret_access_key.encode()
+        except UnicodeEncodeError:
+            raise InvalidInputError(
+                "secret_access_key must be text that UTF-8 can hold, but has a character that it cannot"
+            ) from None
 
 
 def quote_path(path: str) -> str:
