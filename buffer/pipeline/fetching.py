@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import logging
 import random
-from itertools import count
 
 import anyio
 
@@ -78,21 +77,20 @@ class Fetching:
 
     async def _fetch(self, descriptor: BatchDescriptor) -> ConsumedBatch:
         config = self._config
-        for attempt in count(1):
+        for attempt in range(1, config.fetch_attempts):
             try:
                 return await self._attempt(descriptor)
+            except AccessDeniedError:
+                raise
             except (StorageError, FormatError) as exc:
                 # Also what is not marked transient: an object may be missing or cut short for this reader only.
-                if attempt == config.fetch_attempts or isinstance(exc, AccessDeniedError):
-                    exc.add_note(f"fetched {attempt} times, for sequence {descriptor.sequence}")
-                    raise
                 asked_for = exc.retry_after if isinstance(exc, StorageError) else None
                 delay = (asked_for or 0.0) + self._rng.uniform(
                     0.0, config.fetch_backoff * 2.0 ** (attempt - 1)
                 )
                 logger.info("sequence %d: next attempt in %.3f s after %s", descriptor.sequence, delay, exc)
             await anyio.sleep(delay)
-        raise AssertionError("unreachable")
+        return await self._attempt(descriptor)
 
     async def _attempt(self, descriptor: BatchDescriptor) -> ConsumedBatch:
         try:

@@ -10,6 +10,7 @@ import pytest
 
 from buffer import (
     AccessDeniedError,
+    ConsumedBatch,
     ConsumerConfig,
     FormatError,
     InvalidInputError,
@@ -116,7 +117,6 @@ async def test_a_poison_batch_raises_in_its_turn(queue: Queue) -> None:
         assert delivered == list(range(POISON))
         assert isinstance(error, NotFoundError)
         assert (error.sequence, error.path) == (POISON, location)
-        assert error.__notes__ == [f"fetched 5 times, for sequence {POISON}"]
         with pytest.raises(NotFoundError):
             await anext(pipeline)
         await anyio.sleep(10)
@@ -227,6 +227,27 @@ async def test_a_manifest_that_stays_unreadable_ends_the_pipeline(queue: Queue) 
         with pytest.raises(StorageError):
             await anext(pipeline)
         delivery.done()
+    assert await queue.sequences() == []
+
+
+async def test_a_manifest_that_stays_unreadable_lets_handlers_finish(queue: Queue) -> None:
+    """Only a fence cancels them: what they have in hand is done, and acked on leaving, before the error comes."""
+    await queue.fill(2)
+    config = ConsumerConfig(gc_interval=math.inf, manifest_timeout=5.0)
+    ended = []
+
+    async def handle(batch: ConsumedBatch) -> None:
+        await anyio.sleep(60)
+        ended.append(batch.sequence)
+
+    async with queue.pipeline(consumer_config=config) as pipeline:
+        await anyio.sleep(0.05)
+        queue.store.inject("get", unavailable(), key=queue.manifest_key, times=None)
+        with pytest.raises(StorageError) as caught:
+            await pipeline.run(handle, concurrency=2)
+        assert caught.value.status == 503
+        queue.store.clear()
+    assert ended == [0, 1]
     assert await queue.sequences() == []
 
 
