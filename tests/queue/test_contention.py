@@ -136,7 +136,7 @@ async def test_a_few_producers_share_fairly() -> None:
     assert report.conflicts / report.writes <= 0.75
 
 
-@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.name)
+@pytest.mark.parametrize("check", [check for check in CHECKS if not check.slow], ids=lambda check: check.name)
 async def test_the_store_of_these_tests_is_a_store(check: Check) -> None:
     """It keeps the protocol: what is shown here is shown for any store at such a distance."""
     store = DistantStore(MemoryStore(), lambda: ROUND_TRIP / 2)
