@@ -13,6 +13,7 @@ Source: "Authenticating Requests (AWS Signature Version 4)" in the Amazon S3 API
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import hmac
 from collections.abc import Iterable, Mapping
@@ -112,12 +113,19 @@ def sign(
     scope = f"{timestamp[:8]}/{region}/s3/aws4_request"
     digest = hashlib.sha256(canonical_request.encode("latin-1")).hexdigest()
     string_to_sign = f"{_ALGORITHM}\n{timestamp}\n{scope}\n{digest}"
-    key = f"AWS4{credentials.secret_access_key}".encode()
-    for part in scope.split("/"):
-        key = hmac.digest(key, part.encode(), "sha256")
+    key = _signing_key(credentials.secret_access_key, scope)
     signature = hmac.digest(key, string_to_sign.encode(), "sha256").hex()
     signed["authorization"] = (
         f"{_ALGORITHM} Credential={credentials.access_key_id}/{scope}, "
         f"SignedHeaders={signed_names}, Signature={signature}"
     )
     return signed
+
+
+@functools.lru_cache(maxsize=16)
+def _signing_key(secret: str, scope: str) -> bytes:
+    """Return the key of one day and region; most of the work of a signature, and the same all day."""
+    key = f"AWS4{secret}".encode()
+    for part in scope.split("/"):
+        key = hmac.digest(key, part.encode(), "sha256")
+    return key
