@@ -11,6 +11,8 @@ from buffer.testing.world.weather import KINDS
 from tests.simulation import mutations
 from tests.simulation.conftest import Command
 
+pytestmark = pytest.mark.untraced
+
 SEEDS = 1000
 SEEDS_AT_ONCE = 125
 ACTIONS = ("kill", "pause", "cancel", "step", "away", "outage")

@@ -18,6 +18,7 @@ from tests.system.test_processes import HERE, ROOT, query, receipts
 
 __all__ = [
     "Process",
+    "collector",
     "consumer",
     "delivered",
     "durable_batches",
@@ -95,6 +96,11 @@ def consumer(
     """Start a consumer that fills the database `NAME.db` and ends after `stop` has appeared."""
     arguments = [str(folder / f"{name}.db"), str(folder / "stop"), mode, backend]
     return Process(name, ["consumer", json.dumps(settings), url, *arguments], folder)
+
+
+def collector(name: str, url: str, folder: Path, *, settings: dict[str, object], backend: str) -> Process:
+    """Start a collector that runs until it is killed."""
+    return Process(name, ["collector", json.dumps(settings), url, backend], folder)
 
 
 def until(condition: Callable[[], bool], *, seconds: float, what: str) -> None:
