@@ -12,7 +12,7 @@ from tests.pipeline.world import live
 if TYPE_CHECKING:
     from tests.pipeline.conftest import Queue
 
-pytestmark = [pytest.mark.virtual_time, pytest.mark.slow, pytest.mark.untraced]
+pytestmark = [pytest.mark.virtual_time, pytest.mark.slow]
 
 SEEDS = 1000
 BLOCK = 50
