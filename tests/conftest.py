@@ -29,9 +29,10 @@ def anyio_backend(
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
-    """Do not measure coverage in a slow test: it would take several times as long, and find hardly a new line."""
+    """Do not measure coverage in slow tests on event loops: it takes several times as long, for hardly a new line."""
     measuring = coverage.Coverage.current()
-    if measuring is None or not item.get_closest_marker("slow"):
+    on_a_loop = "anyio_backend" in getattr(item, "fixturenames", ())
+    if measuring is None or not on_a_loop or not item.get_closest_marker("slow"):
         return (yield)
     measuring.stop()
     try:
