@@ -8,13 +8,25 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import dataclass
+from typing import TypeVar
 
 from buffer.errors import InvalidInputError
 from buffer.model import Compression
 
-__all__ = ["MIB", "ConsumerConfig", "ProducerConfig", "check_count", "check_seconds"]
+__all__ = [
+    "MIB",
+    "ConsumerConfig",
+    "ProducerConfig",
+    "check_count",
+    "check_flag",
+    "check_seconds",
+    "chosen",
+]
+
+S = TypeVar("S")
 
 MIB = 1024 * 1024
+_MOST_SECONDS = 1e300
 
 # Characters that the reference consumer escapes a second time: it would never find an object named with them.
 _FOREIGN_CHARACTERS = re.compile(r"""[^\x20-\x7e]|[~#%*?\[\]{}|<>^`"\\]""")
@@ -130,6 +142,7 @@ class ConsumerConfig:
     def __post_init__(self) -> None:
         _check_path("manifest_path", self.manifest_path)
         _check_path("data_path_prefix", self.data_path_prefix)
+        check_flag("resume_ahead", self.resume_ahead)
         check_seconds("gc_interval", self.gc_interval)
         check_seconds("gc_grace_period", self.gc_grace_period, minimum=0.0)
         check_count("max_batch_bytes", self.max_batch_bytes)
@@ -158,8 +171,26 @@ def check_seconds(field: str, value: float, *, minimum: float | None = None) -> 
     """Accept numbers above 0, or from `minimum` on; infinity is a number, NaN is not."""
     expected = "above 0" if minimum is None else f"at least {minimum:g}"
     valid = isinstance(value, (int, float)) and not isinstance(value, bool) and not math.isnan(value)
-    if not valid or (value <= 0 if minimum is None else value < minimum):
+    # A whole number may be too large for the clocks, which count in floats.
+    if not valid or (value <= 0 if minimum is None else value < minimum) or math.inf > value > _MOST_SECONDS:
         raise InvalidInputError(f"{field} must be a number of seconds {expected}, but is {value!r}")
+
+
+def check_flag(field: str, value: bool) -> None:
+    """Accept True and False, and nothing that only counts as one of them."""
+    if not isinstance(value, bool):
+        raise InvalidInputError(f"{field} must be True or False, but is {value!r}")
+
+
+def chosen(field: str, value: S | None, settings: type[S]) -> S:
+    """Return the settings that were given, or the defaults; accept only objects of their class."""
+    if value is None:
+        return settings()
+    if not isinstance(value, settings):
+        given = value.__name__ if isinstance(value, type) else type(value).__name__
+        what = "the class" if isinstance(value, type) else "a"
+        raise InvalidInputError(f"{field} must be a {settings.__name__}, but is {what} {given}")
+    return value
 
 
 def check_count(field: str, value: int) -> None:

@@ -19,11 +19,12 @@ import anyio.lowlevel
 from opentelemetry.metrics import MeterProvider
 
 from buffer.clock import SYSTEM_CLOCK, Clock
-from buffer.config import ConsumerConfig
+from buffer.config import ConsumerConfig, chosen
+from buffer.consumer.closing import late_acks
 from buffer.consumer.cursors import Cursors
 from buffer.consumer.fetch import ConsumerFetchHandle
 from buffer.consumer.inputs import check_resumed, check_whole
-from buffer.errors import ClosedError, FencedError, InvalidInputError, StorageError, UnknownOutcomeError
+from buffer.errors import ClosedError, FencedError, InvalidInputError
 from buffer.format import ManifestView
 from buffer.gc import GarbageCollector
 from buffer.metrics import Instruments, Role
@@ -79,7 +80,7 @@ class Consumer:
         check_store(store)
         check_resumed(last_acked_sequence)
         self._store = store
-        self._config = config or ConsumerConfig()
+        self._config = chosen("config", config, ConsumerConfig)
         self._last_acked = last_acked_sequence
         self._clock = clock
         self._meter_provider = meter_provider
@@ -156,6 +157,11 @@ class Consumer:
     def queue_length(self) -> int:
         """Entries in the manifest as last read or written; acks that are not written yet do not count."""
         return len(self._queue.view)
+
+    @property
+    def in_doubt(self) -> bool:
+        """Whether the last ack, or the fence, was cut short and may have been written."""
+        return self._manifest.in_doubt
 
     @property
     def manifest(self) -> ManifestView:
@@ -319,17 +325,7 @@ class Consumer:
             with anyio.move_on_after(self._config.close_timeout, shield=True) as limit:
                 await self._flush()
         if limit.cancelled_caught:
-            late = f"acks through sequence {self._cursors.acked} took longer than {self._config.close_timeout:g} s"
-            if self._manifest.in_doubt:
-                raise UnknownOutcomeError(
-                    f"{late}: the write had no answer, and their batches may be delivered again",
-                    path=self._config.manifest_path,
-                )
-            raise StorageError(
-                f"{late} and were not written: their batches will be delivered again",
-                path=self._config.manifest_path,
-                transient=True,
-            )
+            raise late_acks(self._config, self._cursors.acked, in_doubt=self.in_doubt)
 
     @contextmanager
     def _owner(self) -> Iterator[None]:

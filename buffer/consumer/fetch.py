@@ -5,7 +5,7 @@ from __future__ import annotations
 import anyio
 from opentelemetry.metrics import MeterProvider
 
-from buffer.config import ConsumerConfig
+from buffer.config import ConsumerConfig, chosen
 from buffer.errors import FormatError, InvalidInputError, StorageError
 from buffer.format import decode_batch
 from buffer.metrics import Instruments
@@ -42,7 +42,7 @@ class ConsumerFetchHandle:
     ) -> None:
         check_store(store)
         self._store = store
-        self._config = config or ConsumerConfig()
+        self._config = chosen("config", config, ConsumerConfig)
         self._workers = workers or CpuWorkers()
         self._instruments = Instruments(meter_provider)
 

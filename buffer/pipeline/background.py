@@ -8,6 +8,7 @@ They raise nothing into the surrounding code: what stops them is kept, for itera
 from __future__ import annotations
 
 import random
+from types import TracebackType
 
 import anyio
 
@@ -19,6 +20,7 @@ from buffer.pipeline.fetching import Fetching
 from buffer.pipeline.owner import Owner
 from buffer.pipeline.progress import Progress
 from buffer.pipeline.signals import Signal
+from buffer.pipeline.stray import stray_cancellation
 
 __all__ = ["Background"]
 
@@ -53,8 +55,10 @@ class Background:
         self.changed = Signal()
         self.owner = Owner(consumer, progress, self.changed, config, look_timeout=look_timeout, rng=rng)
         self._fetching = Fetching(consumer.fetch_handle(), progress, self.changed, config, rng=rng)
-        self._scope = anyio.CancelScope()
+        # Only closing ends them: who cleans up after a cancellation can go on iterating.
+        self._scope = anyio.CancelScope(shield=True)
         self.failure: BaseException | None = None
+        self._came_through: TracebackType | None = None
         self.shown = False
         self.ended = anyio.Event()
 
@@ -68,18 +72,27 @@ class Background:
         try:
             with self._scope:
                 async with anyio.create_task_group() as tasks:
-                    tasks.start_soon(self.owner.run, name="buffer pipeline owner")
+                    tasks.start_soon(self._own, name="buffer pipeline owner")
                     tasks.start_soon(self._fetching.run, name="buffer pipeline fetching")
         except BaseExceptionGroup as group:
             # If the surrounding code was cancelled in the same moment, the cancellation is in there too and goes on.
             failures, others = group.split(Exception)
             if failures is not None:
-                self.failure = foremost(leaves(failures))
+                self._fail(foremost(leaves(failures)))
             if others is not None:
                 raise others from None
         finally:
             self.ended.set()
             self.changed.notify()
+
+    async def _own(self) -> None:
+        try:
+            await self.owner.run()
+        except anyio.get_cancelled_exc_class() as exc:
+            raise await stray_cancellation(exc) from exc
+
+    def _fail(self, failure: BaseException) -> None:
+        self.failure, self._came_through = failure, failure.__traceback__
 
     async def until_fenced(self) -> FencedError:
         """Wait until another consumer has taken over; for ever, if that does not happen."""
@@ -93,7 +106,8 @@ class Background:
         """Raise the failure, if there is one."""
         if self.failure is not None:
             self.shown = True
-            raise self.failure
+            # The same exception each time: otherwise it would remember every place it was ever raised at.
+            raise self.failure.with_traceback(self._came_through)
 
     def cancel(self) -> None:
         """End them. A write under way may be applied, or not."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from buffer.config import MIB, check_count, check_seconds
+from buffer.config import MIB, check_count, check_flag, check_seconds
 from buffer.errors import InvalidInputError
 
 __all__ = ["PipelineConfig"]
@@ -59,6 +59,8 @@ class PipelineConfig:
 
     def __post_init__(self) -> None:
         check_count("fetch_workers", self.fetch_workers)
+        check_flag("ordered", self.ordered)
+        check_flag("until_caught_up", self.until_caught_up)
         if self.max_in_flight_batches is not None:
             check_count("max_in_flight_batches", self.max_in_flight_batches)
         check_count("max_in_flight_bytes", self.max_in_flight_bytes)

@@ -17,6 +17,8 @@ from buffer.model import BatchDescriptor, ConsumedBatch
 from buffer.pipeline.config import PipelineConfig
 from buffer.pipeline.progress import Progress
 from buffer.pipeline.signals import Signal
+from buffer.pipeline.stray import stray_cancellation
+from buffer.queue.limits import in_time
 
 __all__ = ["Fetching"]
 
@@ -71,15 +73,22 @@ class Fetching:
             try:
                 progress.fetched(await self._fetch(descriptor))
             except Error as exc:
-                logger.warning("sequence %d could not be fetched: %s", descriptor.sequence, exc)
-                progress.fail(descriptor.sequence, exc)
+                self._fail(descriptor, exc)
+            except anyio.get_cancelled_exc_class() as exc:
+                self._fail(descriptor, await stray_cancellation(exc, descriptor.location))
             self._changed.notify()
             if not progress.fetchable:
                 return
             descriptor = progress.begin_fetch()
 
+    def _fail(self, descriptor: BatchDescriptor, error: Error) -> None:
+        logger.warning("sequence %d could not be fetched: %s", descriptor.sequence, error)
+        if isinstance(error, StorageError) and error.sequence is None:
+            error.sequence = descriptor.sequence
+        self._progress.fail(descriptor.sequence, error)
+
     async def _fetch(self, descriptor: BatchDescriptor) -> ConsumedBatch:
-        backoff = self._config.fetch_backoff
+        backoff = min(self._config.fetch_backoff, _LONGEST_WAIT)
         for _ in range(1, self._config.fetch_attempts):
             try:
                 return await self._attempt(descriptor)
@@ -95,11 +104,10 @@ class Fetching:
 
     async def _attempt(self, descriptor: BatchDescriptor) -> ConsumedBatch:
         try:
-            with anyio.fail_after(self._config.fetch_timeout):
-                return await self._handle.fetch(descriptor)
+            return await in_time(self._config.fetch_timeout, lambda: self._handle.fetch(descriptor))
         except TimeoutError as exc:
             raise StorageError(
-                f"the batch was not there within {self._config.fetch_timeout:g} s",
+                f"the batch could not be read: {exc}",
                 path=descriptor.location,
                 transient=True,
                 sequence=descriptor.sequence,

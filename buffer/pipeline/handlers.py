@@ -6,12 +6,13 @@ Owns: the handlers' tasks, and which of their failures leaves. Does not own: whe
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
+from inspect import isawaitable
 from typing import TypeAlias
 
 import anyio
 import anyio.lowlevel
 
-from buffer.errors import Error, FencedError
+from buffer.errors import Error, FencedError, InvalidInputError
 from buffer.model import ConsumedBatch
 from buffer.pipeline.delivery import Delivery
 from buffer.pipeline.failures import foremost
@@ -52,7 +53,13 @@ async def handle_all(
             if delivery is None:
                 return
             try:
-                await handler(delivery.batch)
+                answer = handler(delivery.batch)
+                if not isawaitable(answer):
+                    # Too late for this batch, which such a handler has had already.
+                    raise InvalidInputError(  # noqa: TRY301 - it fails as the handler's own errors do
+                        f"handler must be an async function, but {handler!r} has returned {answer!r}"
+                    )
+                await answer
                 delivery.done()
             except BaseException as exc:
                 delivery.give_back()

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 import anyio
 
 from buffer.consumer import Consumer
-from buffer.errors import StorageError
+from buffer.errors import Error, FormatError, StorageError
 from buffer.model import BatchDescriptor
 from buffer.pipeline.config import PipelineConfig
 from buffer.pipeline.pacing import Pacing
@@ -120,6 +120,7 @@ class Owner:
         """Read the manifest; a store that fails for a while is asked again."""
         failures = FailureBackoff(self._rng)
         deadline = anyio.current_time() + self._look_timeout
+        damaged = 0
         while True:
             try:
                 return await self._consumer.refresh()
@@ -127,7 +128,15 @@ class Owner:
                 delay = failures.delay(exc)
                 if not exc.transient or anyio.current_time() + delay > deadline:
                     raise
-                logger.info("the manifest could not be read, next attempt in %.3f s: %s", delay, exc)
+                reason: Error = exc
+            except FormatError as exc:
+                # As with batches: it may have been cut short for this reader only.
+                damaged += 1
+                if damaged == self._config.fetch_attempts:
+                    raise
+                delay = self._rng.uniform(0.0, self._config.fetch_backoff)
+                reason = exc
+            logger.info("the manifest could not be read, next attempt in %.3f s: %s", delay, reason)
             await anyio.sleep(delay)
 
     def _hand_out(self, ahead: Sequence[BatchDescriptor]) -> None:

@@ -22,9 +22,11 @@ import anyio.lowlevel
 from opentelemetry.metrics import MeterProvider
 
 from buffer.clock import SYSTEM_CLOCK, Clock
-from buffer.config import ConsumerConfig
+from buffer.config import ConsumerConfig, check_count, chosen
 from buffer.consumer import Consumer
-from buffer.errors import ClosedError, InvalidInputError, StorageError
+from buffer.consumer.closing import late_acks
+from buffer.consumer.inputs import check_whole
+from buffer.errors import ClosedError, InvalidInputError
 from buffer.metrics import Instruments
 from buffer.model import ConsumedBatch
 from buffer.pipeline.background import Background
@@ -83,8 +85,8 @@ class PipelinedConsumer:
         workers: CpuWorkers | None = None,
         meter_provider: MeterProvider | None = None,
     ) -> None:
-        self._consumer_config = config or ConsumerConfig()
-        self._config = pipeline_config or PipelineConfig()
+        self._consumer_config = chosen("config", config, ConsumerConfig)
+        self._config = chosen("pipeline_config", pipeline_config, PipelineConfig)
         self._clock = clock
         self._rng = rng or random.Random()
         self._instruments = Instruments(meter_provider)
@@ -169,8 +171,9 @@ class PipelinedConsumer:
             Exception: What the handler raised, as it is.
             Error: As iteration.
         """
-        if concurrency < 1:
-            raise InvalidInputError(f"concurrency must be at least 1, but is {concurrency}")
+        check_count("concurrency", concurrency)
+        if not callable(handler):
+            raise InvalidInputError(f"handler must be an async function, but is {handler!r}")
         if self._background is None:
             raise ClosedError(_NOT_ENTERED)
         await handle_all(self, handler, concurrency=concurrency, fenced=self._background.until_fenced)
@@ -181,7 +184,7 @@ class PipelinedConsumer:
         To be called on the event loop's thread, also before the pipeline was entered.
         """
         self._stopped = True
-        self._progress.source_ended = True
+        self._progress.stop()
         self._notify()
 
     def skip(self, sequence: int) -> None:
@@ -193,6 +196,7 @@ class PipelinedConsumer:
             InvalidInputError: The batch has not failed.
             FencedError, ClosedError: As `Delivery.done`.
         """
+        check_whole(sequence)
         self._check_open()
         error = self._progress.skip(sequence)
         logger.warning("sequence %d is skipped on request: %s", sequence, error)
@@ -210,8 +214,8 @@ class PipelinedConsumer:
 
     def _has_next(self, background: Background) -> bool:
         """Whether `_next` would return or raise something."""
-        over = self._closed or self._stopped or self._progress.finished or background.failure is not None
-        return over or self._progress.deliverable
+        over = self._closed or self._stopped or self._progress.finished or background.ended.is_set()
+        return over or background.failure is not None or self._progress.deliverable
 
     def _next(self, background: Background) -> Delivery:
         if self._closed:
@@ -219,6 +223,8 @@ class PipelinedConsumer:
         background.check()
         if self._stopped or self._progress.finished:
             raise StopAsyncIteration
+        if not self._progress.deliverable:
+            raise ClosedError("the event loop is being shut down, and has ended the tasks of the pipeline")
         batch = self._progress.take()
         if batch.metadata:
             age_ms = self._clock.now_ms() - batch.metadata[-1].ingestion_time_ms
@@ -259,6 +265,7 @@ class PipelinedConsumer:
         try:
             with anyio.CancelScope(shield=True):
                 await background.ended.wait()
+                self._progress.forget_batches()
                 await self._write_last_ack(background)
             if not background.shown:
                 background.check()
@@ -282,13 +289,8 @@ class PipelinedConsumer:
     async def _write_last_ack(self, background: Background) -> None:
         if background.fenced:
             return
-        timeout = self._consumer_config.close_timeout
-        with anyio.move_on_after(timeout) as limit:
+        with anyio.move_on_after(self._consumer_config.close_timeout) as limit:
             await background.owner.ack()
         if limit.cancelled_caught:
-            raise StorageError(
-                f"an ack through sequence {self._progress.watermark.high} had no answer within {timeout:g} s; if it "
-                "was not written, the batches are delivered again",
-                path=self._consumer_config.manifest_path,
-                transient=True,
-            )
+            high = self._progress.watermark.high
+            raise late_acks(self._consumer_config, high, in_doubt=self._consumer.in_doubt)

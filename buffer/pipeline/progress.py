@@ -21,6 +21,7 @@ from collections.abc import Sequence, Set
 from buffer.errors import AckOrderError, Error, InvalidInputError
 from buffer.model import BatchDescriptor, ConsumedBatch
 from buffer.pipeline.config import PipelineConfig
+from buffer.pipeline.failures import without_frames
 from buffer.pipeline.watermark import Watermark
 
 __all__ = ["Progress"]
@@ -45,6 +46,7 @@ class Progress:
         ackable: Number of sequences that the watermark has passed and that are not acked.
         unconfirmed: Failed sequences after whose failure the manifest has not been looked at yet.
         source_ended: Whether nothing more is to be handed out.
+        stopped: Whether nothing more is to be delivered.
     """
 
     def __init__(self, config: PipelineConfig) -> None:
@@ -54,7 +56,7 @@ class Progress:
         self.delivered: set[int] = set()
         self.ackable = 0
         self.unconfirmed: set[int] = set()
-        self.source_ended = False
+        self.source_ended = self.stopped = False
         self._waiting: deque[BatchDescriptor] = deque()
         self._ready: dict[int, ConsumedBatch] = {}
         self._failed: dict[int, Error] = {}
@@ -89,7 +91,7 @@ class Progress:
     def fetchable(self) -> bool:
         """Whether a fetch may begin now."""
         idle = len(self.fetching) < self._config.fetch_workers
-        return bool(self._waiting) and idle and not self.bytes_used_up
+        return bool(self._waiting) and idle and not self.bytes_used_up and not self.stopped
 
     @property
     def bytes_used_up(self) -> bool:
@@ -155,8 +157,16 @@ class Progress:
     def fail(self, sequence: int, error: Error) -> None:
         """A batch cannot be had. It holds the watermark until it is skipped."""
         self._end_fetch(sequence, 0)
-        self._failed[sequence] = error
+        self._failed[sequence] = without_frames(error)
         self.unconfirmed.add(sequence)
+
+    def stop(self) -> None:
+        """Nothing more is handed out, fetched or delivered."""
+        self.source_ended = self.stopped = True
+
+    def forget_batches(self) -> None:
+        """Nobody will take what is fetched and not delivered."""
+        self._ready.clear()
 
     def confirm(self, sequences: Set[int]) -> None:
         """The manifest has been looked at since these failed, and this consumer is not fenced."""
@@ -169,7 +179,7 @@ class Progress:
             Error: Why the batch whose turn it is cannot be delivered; again each time until it is skipped.
         """
         if self.blocked_by is not None:
-            # The same exception each time: without this, it would remember every place it was ever raised at.
+            # The same exception each time: otherwise it would remember every place it was ever raised at.
             raise self._failed[self.blocked_by].with_traceback(None)
         sequence = heapq.heappop(self._turns)
         self.delivered.add(sequence)

@@ -21,7 +21,7 @@ import anyio.lowlevel
 from opentelemetry.metrics import MeterProvider
 
 from buffer.clock import SYSTEM_CLOCK, Clock
-from buffer.config import ProducerConfig
+from buffer.config import ProducerConfig, chosen
 from buffer.errors import ClosedError
 from buffer.metrics import Instruments, Role
 from buffer.producer.batch import Batch
@@ -74,7 +74,7 @@ class Producer:
     ) -> None:
         check_store(store)
         self._store = store
-        self._config = config or ProducerConfig()
+        self._config = chosen("config", config, ProducerConfig)
         self._clock = clock
         self._rng = rng or random.Random()
         self._workers = workers or CpuWorkers()

@@ -32,7 +32,8 @@ from buffer.errors import (
 from buffer.format import ManifestView, parse_manifest
 from buffer.metrics import Instruments, Role
 from buffer.queue.backoff import Contention, FailureBackoff
-from buffer.store.base import CREATE, Match, ObjectStore
+from buffer.queue.limits import in_time
+from buffer.store.base import CREATE, Match, ObjectStore, PutMode
 from buffer.workers import CpuWorkers
 
 __all__ = ["ManifestObject", "Proposal"]
@@ -87,6 +88,8 @@ class ManifestObject:
         self._unproven = False
         self._trouble: str | None = None
         self._rest_until = 0.0
+        self._refused: PutMode | None = None
+        self._refused_again = False
         self.view = ManifestView.empty()
         self.in_doubt = False
         self.writes = 0
@@ -106,14 +109,11 @@ class ManifestObject:
             StorageError: It could not be read, or is older than the cached one.
         """
         try:
-            with anyio.fail_after(self._request_timeout):
-                found = await self._store.get(self.path, if_none_match=self._etag)
+            found = await in_time(
+                self._request_timeout, lambda: self._store.get(self.path, if_none_match=self._etag)
+            )
         except TimeoutError as exc:
-            raise StorageError(
-                f"reading the manifest took longer than {self._request_timeout:g} s",
-                path=self.path,
-                transient=True,
-            ) from exc
+            raise StorageError(f"the manifest was not read: {exc}", path=self.path, transient=True) from exc
         except NotFoundError as exc:
             if self._etag is not None:
                 raise NotFoundError(
@@ -195,6 +195,9 @@ class ManifestObject:
     def _delay_after(self, failure: StorageError) -> float:
         if isinstance(failure, PreconditionError):
             self._trouble = None
+            if self._refused_again:
+                # Nobody else has written: something on the way spoils conditions, and must not be asked without end.
+                return self._failures.delay(failure)
             self._failures.reset()
             return self._contention.delay()
         delay = self._failures.delay(failure)
@@ -242,21 +245,18 @@ class ManifestObject:
         # What cancellation must leave behind, until the answer says better.
         self.in_doubt, self._current = True, False
         try:
-            with anyio.fail_after(self._request_timeout):
-                etag = await self._store.put(self.path, wanted.data, mode)
+            etag = await in_time(self._request_timeout, lambda: self._store.put(self.path, wanted.data, mode))
         except UnknownOutcomeError as exc:
             return self._doubt(exc)
         except TimeoutError as exc:
             unknown = UnknownOutcomeError(
-                f"no answer to a manifest write within {self._request_timeout:g} s",
-                path=self.path,
-                transient=True,
+                f"the manifest may not have been written: {exc}", path=self.path, transient=True
             )
             unknown.__cause__ = exc
             return self._doubt(unknown)
         except PreconditionError as exc:
             self.in_doubt = doubt_before
-            return self._lose(exc)
+            return self._lose(exc, mode)
         except Error as exc:
             self.in_doubt = doubt_before
             if isinstance(exc, NotFoundError) and mode is not CREATE:
@@ -265,19 +265,21 @@ class ManifestObject:
                     "the manifest to replace is gone", path=self.path, status=exc.status
                 )
                 conflict.__cause__ = exc
-                return self._lose(conflict)
+                return self._lose(conflict, mode)
             self._current = True
             if isinstance(exc, StorageError) and exc.transient:
                 return exc
             raise
         self.view, self._etag = wanted, etag
         self.in_doubt, self._current = False, True
+        self._refused = None
         self._prove(fresh=True)
         now = anyio.current_time()
         self._contention.won(now, now - began)
         return None
 
-    def _lose(self, conflict: PreconditionError) -> PreconditionError:
+    def _lose(self, conflict: PreconditionError, mode: PutMode) -> PreconditionError:
+        self._refused_again, self._refused = mode == self._refused, mode
         self.conflicts += 1
         self._instruments.manifest_conflicts.add(1, self._labels)
         self._prove(fresh=False)

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Sequence
 
 from buffer.testing.model import Exploration, Setup, explore
+from buffer.testing.numbers import natural
 
 __all__ = ["main"]
 
@@ -30,7 +31,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     ):
         default = getattr(defaults, name)
         parser.add_argument(
-            f"--{name.replace('_', '-')}", type=int, default=default, help=f"{what} (default {default})"
+            f"--{name.replace('_', '-')}", type=natural, default=default, help=f"{what} (default {default})"
         )
     parser.add_argument("--lost-uploads", action="store_true", help="let answers to uploads be lost too")
     parser.add_argument("--fresh", action="store_true", help="begin without a manifest")

@@ -10,6 +10,7 @@ import argparse
 import sys
 from collections.abc import Iterator, Sequence
 
+from buffer.testing.numbers import natural, positive
 from buffer.testing.progress import tracked
 from buffer.testing.world.campaign import Campaign, Outcome, run_seeds
 from buffer.testing.world.run import Result, run_seed
@@ -23,9 +24,11 @@ _SHOWN_EVENTS = 60
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command and return its exit status: 0 if every promise was kept."""
     parser = argparse.ArgumentParser(prog="python -m buffer.testing.simulate", description=__doc__)
-    parser.add_argument("--seeds", type=int, default=1000, help="how many seeds to run (default 1000)")
-    parser.add_argument("--start", type=int, default=0, help="the first seed (default 0)")
-    parser.add_argument("--jobs", type=int, default=None, help="processes; by default one for each processor")
+    parser.add_argument("--seeds", type=positive, default=1000, help="how many seeds to run (default 1000)")
+    parser.add_argument("--start", type=natural, default=0, help="the first seed (default 0)")
+    parser.add_argument(
+        "--jobs", type=positive, default=None, help="processes; by default one for each processor"
+    )
     parser.add_argument("--keep-going", action="store_true", help="run all seeds, also after one has failed")
     parser.add_argument("--trace", action="store_true", help="print everything that happens; for few seeds")
     given = parser.parse_args(arguments)

@@ -1,0 +1,27 @@
+"""A cancellation that is nobody's, as when a store waits for a future that something else has cancelled.
+
+A task that ended of it would be missed by nobody: task groups take it for one that was told to end.
+"""
+
+from __future__ import annotations
+
+import anyio.lowlevel
+
+from buffer.errors import StorageError
+
+__all__ = ["stray_cancellation"]
+
+
+async def stray_cancellation(cancelled: BaseException, path: str | None = None) -> StorageError:
+    """Return the error that stands for `cancelled`; if it was this task that was cancelled, that goes on instead.
+
+    Args:
+        cancelled: What the task has caught.
+        path: Key of the object that the store was asked for.
+    """
+    await anyio.lowlevel.checkpoint_if_cancelled()
+    error = StorageError(
+        "the store gave up because something that it waited for was cancelled", path=path, transient=True
+    )
+    error.__cause__ = cancelled
+    return error
