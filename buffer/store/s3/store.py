@@ -81,7 +81,7 @@ class S3Store:
         workers: CpuWorkers | None = None,
     ) -> None:
         self._config = config
-        self._components = (credentials, transport, rng, workers, clock)
+        self._components = (credentials, transport, rng, workers, None if clock is SYSTEM_CLOCK else clock)
         self._workers = workers or CpuWorkers()
         self._transport = transport or SocketTransport(
             ca_bundle=config.ca_bundle,
@@ -341,8 +341,7 @@ class S3Store:
         return f"<S3Store {self.url}>"
 
     def __reduce__(self) -> tuple[type[S3Store], tuple[S3Config]]:
-        *components, clock = self._components
-        if not (all(component is None for component in components) and clock is SYSTEM_CLOCK):
+        if any(component is not None for component in self._components):
             raise TypeError(
                 "an S3Store with components of its own cannot be pickled; only one made from settings can"
             )
