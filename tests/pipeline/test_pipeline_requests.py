@@ -23,6 +23,7 @@ def looks(queue: Queue) -> int:
 
 
 @pytest.mark.slow
+@pytest.mark.memory_only("thousands of requests")
 async def test_a_backlog_costs_one_write_for_every_hundred_batches(queue: Queue) -> None:
     """With the defaults, descriptors come from the manifest as entering and acks have left it."""
     await queue.fill(1000)

@@ -152,7 +152,8 @@ async def test_whichever_call_hangs_every_outcome_is_true(
         except AssertionError as exc:
             raise AssertionError(f"{exc} (call {hangs} hung {side})") from exc
         if not run.hung:
-            assert run.calls == hangs
+            # Not always as many: answers that come together share the next write of the manifest.
+            assert run.calls <= hangs
             break
         outcomes.append([_outcome(handle) for _, handle in run.accepted])
     # The scenario is worth something: it makes many calls, and hanging in them ends in all possible ways.
