@@ -15,7 +15,6 @@ if TYPE_CHECKING:
 pytestmark = [
     pytest.mark.virtual_time,
     pytest.mark.slow,
-    pytest.mark.untraced,
     pytest.mark.memory_only("hundreds of thousands of requests"),
 ]
 

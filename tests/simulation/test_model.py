@@ -8,8 +8,6 @@ from buffer.testing.model import Setup, explore
 from tests.simulation import mutations
 from tests.simulation.conftest import Command
 
-pytestmark = pytest.mark.untraced
-
 WORLDS = {
     "two producers and a consumer": ("--producers=2", "--consumers=1", "--collectors=0"),
     "a new queue": ("--producers=2", "--consumers=1", "--collectors=0", "--fresh"),

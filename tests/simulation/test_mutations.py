@@ -10,8 +10,6 @@ import pytest
 from buffer.testing.world.run import run_seed
 from tests.simulation import mutations
 
-pytestmark = pytest.mark.untraced
-
 SEEDS = 1000
 SECONDS = 150.0
 

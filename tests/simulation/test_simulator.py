@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
 from buffer.testing import simulate
@@ -10,8 +12,6 @@ from buffer.testing.world.shrink import shrink
 from buffer.testing.world.weather import KINDS
 from tests.simulation import mutations
 from tests.simulation.conftest import Command
-
-pytestmark = pytest.mark.untraced
 
 SEEDS = 1000
 SEEDS_AT_ONCE = 125
@@ -27,7 +27,9 @@ FAILED_ONCE = {
 @pytest.mark.parametrize("start", range(0, SEEDS, SEEDS_AT_ONCE))
 def test_a_thousand_worlds_break_no_promise(start: int, command: Command) -> None:
     """Whatever fails in them, nothing is lost, doubled, torn or stuck; and in the first of them everything has failed."""
-    done = command("buffer.testing.simulate", f"--start={start}", f"--seeds={SEEDS_AT_ONCE}")
+    # One process for each processor, but one only beside other tests.
+    jobs = ["--jobs=1"] if "PYTEST_XDIST_WORKER" in os.environ else []
+    done = command("buffer.testing.simulate", f"--start={start}", f"--seeds={SEEDS_AT_ONCE}", *jobs)
     assert done.returncode == 0, done.stdout + done.stderr
     assert f"{SEEDS_AT_ONCE:,} seeds" in done.stdout and " 0 violations" in done.stdout
     faults = done.stdout.partition("faults: ")[2]

@@ -29,6 +29,8 @@ pytestmark = pytest.mark.slow
 PRODUCER: dict[str, object] = {"enqueue_deadline": 0.5, "delivery_timeout": 60.0, "request_timeout": 1.0}
 CONSUMER: dict[str, object] = {"gc_interval": 0.1, "gc_grace_period": 1.0, "request_timeout": 1.0}
 RECORDS = 20_000
+# Far more than anything takes, for machines that do much else.
+SECONDS = 400.0
 
 
 def has_got_on(folder: Path, process: Process, batches: int) -> bool:
@@ -47,12 +49,12 @@ def test_stopped_producers_go_on_where_they_were(tmp_path: Path) -> None:
     with ended(*producers, reader):
         for process in producers * 2:
             more = len(durable_batches(tmp_path, process.name)) + 5
-            until(partial(has_got_on, tmp_path, process, more), seconds=60, what="a producer gets on")
+            until(partial(has_got_on, tmp_path, process, more), seconds=SECONDS, what="a producer gets on")
             with process.stopped():
                 time.sleep(1.5)
-        until(lambda: all(process.code == 0 for process in producers), seconds=90, what="producers end")
+        until(lambda: all(process.code == 0 for process in producers), seconds=SECONDS, what="producers end")
         (tmp_path / "stop").touch()
-        until(lambda: reader.code is not None, seconds=60, what="the consumer ends")
+        until(lambda: reader.code is not None, seconds=SECONDS, what="the consumer ends")
         assert reader.code == 0, reader.errors
     everything_arrived(tmp_path, (store / "ingest/manifest").read_bytes(), ("left", "right"), ("reader",))
 
@@ -98,21 +100,23 @@ def test_a_full_disk_holds_everybody_up_and_nothing_is_lost(tmp_path: Path) -> N
                     stuck_at, since = number, time.monotonic()
                 return number > 0 and time.monotonic() - since > 1.5
 
-            until(is_stuck, seconds=90, what="the disk is full")
+            until(is_stuck, seconds=SECONDS, what="the disk is full")
             assert [process.code for process in producers] == [None, None]
             with producers[0].stopped(), producers[1].stopped():
                 ballast.unlink()
                 reader = consumer("reader", url, tmp_path, settings=CONSUMER, mode="ahead", backend="trio")
                 until(
                     lambda: len(delivered(tmp_path / "reader.db")) > 50,
-                    seconds=60,
+                    seconds=SECONDS,
                     what="the consumer gets on",
                 )
             with ended(reader):
                 until(
-                    lambda: all(process.code == 0 for process in producers), seconds=90, what="producers end"
+                    lambda: all(process.code == 0 for process in producers),
+                    seconds=SECONDS,
+                    what="producers end",
                 )
                 (tmp_path / "stop").touch()
-                until(lambda: reader.code is not None, seconds=60, what="the consumer ends")
+                until(lambda: reader.code is not None, seconds=SECONDS, what="the consumer ends")
                 assert reader.code == 0, reader.errors
         everything_arrived(tmp_path, (store / "ingest/manifest").read_bytes(), ("left", "right"), ("reader",))
