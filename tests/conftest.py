@@ -37,7 +37,9 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "new_store" not in metafunc.fixturenames:
         metafunc.parametrize("anyio_backend", LOOPS, indirect=True)
         return
-    places = MEMORY if metafunc.definition.get_closest_marker("memory_only") else MEMORY + SERVERS
+    memory_only = metafunc.definition.get_closest_marker("memory_only")
+    assert memory_only is None or memory_only.args, f"{metafunc.definition.nodeid} does not say why"
+    places = MEMORY + ([] if memory_only else SERVERS)
     metafunc.parametrize(("anyio_backend", "place"), places, indirect=True)
 
 
