@@ -138,6 +138,7 @@ async def play(run: Run, *, cancel: bool) -> None:
 async def test_whichever_call_hangs_every_outcome_is_true(
     make_queue: Callable[[], Queue],
     place: str,
+    *,
     side: Side,
     cancel: bool,
     request_timeout: float,
