@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from typing import overload
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from typing import TypeVar, overload
 
 import anyio
 
@@ -13,7 +13,9 @@ from buffer.format import ManifestView, decode_batch, parse_manifest
 from buffer.store import OVERWRITE, ByteRange, GetResult, ListPage, ObjectStore, PutMode, Suffix
 from buffer.workers import CpuWorkers
 
-__all__ = ["INLINE", "MANIFEST", "DistantStore", "read_manifest", "stored_records"]
+__all__ = ["INLINE", "MANIFEST", "DistantStore", "each", "read_manifest", "stored_records"]
+
+T = TypeVar("T")
 
 MANIFEST = "ingest/manifest"
 """Where producers and consumers keep the manifest by default."""
@@ -36,6 +38,19 @@ async def stored_records(store: ObjectStore, key: str = MANIFEST) -> list[bytes]
     for entry in await read_manifest(store, key):
         records += decode_batch((await store.get(entry.location)).body)
     return records
+
+
+async def each(items: Iterable[T], do: Callable[[T], Awaitable[object]]) -> None:
+    """Do something for each item, sixteen at a time."""
+    waiting = iter(items)
+
+    async def work() -> None:
+        for item in waiting:
+            await do(item)
+
+    async with anyio.create_task_group() as tasks:
+        for _ in range(16):
+            tasks.start_soon(work)
 
 
 class DistantStore:

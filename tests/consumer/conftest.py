@@ -1,4 +1,4 @@
-"""A queue in memory, as producers fill it, behind a store that counts requests and fails on demand."""
+"""A queue, as producers fill it, behind a store that counts requests and fails on demand."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from buffer import (
     ConsumerConfig,
     CpuWorkers,
     ManifestView,
-    MemoryStore,
     Metadata,
     NotFoundError,
     ObjectStore,
@@ -27,23 +26,25 @@ from buffer.format import NewEntry
 from buffer.naming import BatchNamer
 from buffer.testing import FaultStore
 from buffer.testing.time import LoopClock
+from tests.helpers import each
+from tests.real_stores import NewStore
 
 
 class Queue:
     """The objects of one queue, and the consumers of it.
 
     Attributes:
-        memory: Where the objects are; what a test does here is not counted.
+        bare: Where the objects are; what a test does here is not counted.
         store: What consumers get.
         manifest_key: Key of the manifest.
     """
 
     manifest_key = ConsumerConfig().manifest_path
 
-    def __init__(self) -> None:
+    def __init__(self, new_store: NewStore) -> None:
         self.clock = LoopClock()
-        self.memory = MemoryStore(clock=self.clock)
-        self.store = FaultStore(self.memory)
+        self.bare = new_store(self.clock)
+        self.store = FaultStore(self.bare)
         self._namer = BatchNamer("ingest", clock=self.clock, rng=random.Random(5))
 
     def consumer(
@@ -65,8 +66,13 @@ class Queue:
 
     async def fill(self, batches: int, *, first: int = 0) -> None:
         """Enqueue so many batches; number n has the one record `data n`."""
-        for number in range(first, first + batches):
-            await self.enqueue([b"data %d" % number])
+        records = {
+            self._namer.next_location(): b"data %d" % number for number in range(first, first + batches)
+        }
+        await each(records, lambda location: self.bare.put(location, encode_batch([records[location]])))
+        metadata = (Metadata(0, self.clock.now_ms(), b""),)
+        view = (await self.manifest()).append([NewEntry(location, metadata) for location in records])
+        await self.bare.put(self.manifest_key, view.data)
 
     async def enqueue(
         self, records: Sequence[bytes], metadata: Sequence[Metadata] | None = None
@@ -75,15 +81,15 @@ class Queue:
         location = self._namer.next_location()
         if metadata is None:
             metadata = [Metadata(0, self.clock.now_ms(), b"")]
-        await self.memory.put(location, encode_batch(records))
+        await self.bare.put(location, encode_batch(records))
         view = await self.manifest()
-        await self.memory.put(self.manifest_key, view.append([NewEntry(location, metadata)]).data)
+        await self.bare.put(self.manifest_key, view.append([NewEntry(location, metadata)]).data)
         return BatchDescriptor(view.next_sequence, location, tuple(metadata))
 
     async def manifest(self) -> ManifestView:
         """Return the manifest as it is stored, an empty one if there is none."""
         try:
-            return parse_manifest((await self.memory.get(self.manifest_key)).body)
+            return parse_manifest((await self.bare.get(self.manifest_key)).body)
         except NotFoundError:
             return ManifestView.empty()
 
@@ -93,7 +99,7 @@ class Queue:
 
     async def start_at(self, sequence: int) -> None:
         """Make the queue one whose next entry gets this sequence, without any entries."""
-        await self.memory.put(self.manifest_key, struct.pack("<IQQH", 0, sequence, 0, 1))
+        await self.bare.put(self.manifest_key, struct.pack("<IQQH", 0, sequence, 0, 1))
 
     def requests(self) -> dict[str, int]:
         """Return the requests since the last call, by operation and whether they concern manifest or batches."""
@@ -105,12 +111,12 @@ class Queue:
 
 
 @pytest.fixture
-def queue() -> Queue:
+def queue(new_store: NewStore) -> Queue:
     """A queue that nobody has used yet."""
-    return Queue()
+    return Queue(new_store)
 
 
 @pytest.fixture
-def make_queue() -> Callable[[], Queue]:
+def make_queue(new_store: NewStore) -> Callable[[], Queue]:
     """Makes such queues, for tests that need one after the other."""
-    return Queue
+    return lambda: Queue(new_store)

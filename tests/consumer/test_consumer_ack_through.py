@@ -151,9 +151,9 @@ async def test_an_ack_does_not_create_a_manifest_that_is_gone(queue: Queue) -> N
     await queue.fill(2)
     async with queue.consumer() as consumer:
         await consumer.next_descriptors(2)
-        await queue.memory.delete([queue.manifest_key])
+        await queue.bare.delete([queue.manifest_key])
         with pytest.raises(NotFoundError, match="not created anew"):
             await consumer.ack_through(0)
         with pytest.raises(StorageError):
-            await queue.memory.get(queue.manifest_key)
+            await queue.bare.get(queue.manifest_key)
         assert consumer.last_acked_sequence is None

@@ -180,4 +180,4 @@ async def test_an_ack_leaves_the_object_alone(queue: Queue) -> None:
     async with queue.consumer() as consumer:
         (descriptor,) = await consumer.next_descriptors(1)
         await consumer.ack_through(0)
-    assert (await queue.memory.get(descriptor.location)).size_bytes
+    assert (await queue.bare.get(descriptor.location)).size_bytes

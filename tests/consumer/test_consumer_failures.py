@@ -21,15 +21,15 @@ async def test_a_missing_batch_comes_once_it_is_there_again(queue: Queue) -> Non
     """The cursor stays before it; the error has its sequence and path."""
     await queue.fill(1)
     entry = await queue.enqueue([b"lost and found"])
-    body = (await queue.memory.get(entry.location)).body
-    await queue.memory.delete([entry.location])
+    body = (await queue.bare.get(entry.location)).body
+    await queue.bare.delete([entry.location])
     async with queue.consumer() as consumer:
         await consumer.next_batch()
         for _ in range(3):
             with pytest.raises(NotFoundError) as missing:
                 await consumer.next_batch()
             assert (missing.value.sequence, missing.value.path) == (1, entry.location)
-        await queue.memory.put(entry.location, body)
+        await queue.bare.put(entry.location, body)
         batch = await consumer.next_batch()
         assert batch is not None and batch.sequence == 1
         assert await consumer.next_batch() is None
@@ -41,7 +41,7 @@ async def test_a_damaged_batch_stops_the_reader_and_is_never_skipped(queue: Queu
     await queue.fill(1)
     entry = await queue.enqueue([b"to be damaged"])
     await queue.fill(1, first=2)
-    await queue.memory.put(entry.location, damage)
+    await queue.bare.put(entry.location, damage)
     async with queue.consumer() as consumer:
         await consumer.next_batch()
         for _ in range(3):
@@ -58,7 +58,7 @@ async def test_ack_through_is_the_deliberate_way_past_a_damaged_batch(queue: Que
     """The sequence in the error is what it takes; reading goes on behind it."""
     entry = await queue.enqueue([b"to be damaged"])
     await queue.fill(1, first=1)
-    await queue.memory.put(entry.location, b"damaged")
+    await queue.bare.put(entry.location, b"damaged")
     async with queue.consumer() as consumer:
         with pytest.raises(FormatError) as damaged:
             await consumer.next_batch()
@@ -73,7 +73,7 @@ async def test_a_batch_cut_short_on_the_way_is_not_taken_for_the_batch(queue: Qu
     """A response that ends early is an error, and the next one gives the batch."""
     entry = await queue.enqueue([b"one", b"two"])
     async with queue.consumer() as consumer:
-        for cut in range(len((await queue.memory.get(entry.location)).body)):
+        for cut in range(len((await queue.bare.get(entry.location)).body)):
             queue.store.inject("get", CutBody(cut), key=entry.location)
             with pytest.raises(FormatError):
                 await consumer.next_batch()
@@ -85,7 +85,7 @@ async def test_a_batch_cut_short_on_the_way_is_not_taken_for_the_batch(queue: Qu
 async def test_a_location_that_cannot_be_a_key_is_the_manifests_fault(queue: Queue, location: str) -> None:
     """It is reported as damage, with its sequence, not as a wrong value of the caller."""
     view = await queue.manifest()
-    await queue.memory.put(queue.manifest_key, view.append([NewEntry(location, ())]).data)
+    await queue.bare.put(queue.manifest_key, view.append([NewEntry(location, ())]).data)
     async with queue.consumer() as consumer:
         with pytest.raises(FormatError, match="no batch can be where the manifest says") as damaged:
             await consumer.next_batch()
@@ -94,11 +94,11 @@ async def test_a_location_that_cannot_be_a_key_is_the_manifests_fault(queue: Que
 
 async def test_any_name_that_can_be_a_key_is_read(queue: Queue) -> None:
     """Other producers have other names for their batches."""
-    body = (await queue.memory.get((await queue.enqueue([b"data"])).location)).body
+    body = (await queue.bare.get((await queue.enqueue([b"data"])).location)).body
     view = await queue.manifest()
     location = "elsewhere/01J0000000000000000000000R/0000000000000007"
-    await queue.memory.put(location, body)
-    await queue.memory.put(queue.manifest_key, view.append([NewEntry(location, ())]).data)
+    await queue.bare.put(location, body)
+    await queue.bare.put(queue.manifest_key, view.append([NewEntry(location, ())]).data)
     async with queue.consumer(0) as consumer:
         batch = await consumer.next_batch()
         assert batch is not None and batch.location == location and batch.entries == (b"data",)
@@ -144,16 +144,16 @@ async def test_nothing_is_written_over_a_damaged_manifest(queue: Queue, damage: 
     async with consumer:
         await consumer.next_descriptors(2)
         await consumer.ack(0)
-        whole = (await queue.memory.get(queue.manifest_key)).body
-        await queue.memory.put(queue.manifest_key, damage)
+        whole = (await queue.bare.get(queue.manifest_key)).body
+        await queue.bare.put(queue.manifest_key, damage)
         with pytest.raises(FormatError) as damaged:
             await consumer.next_batch()
         assert damaged.value.path == queue.manifest_key
         for write in (consumer.flush(), consumer.ack_through(1)):
             with pytest.raises(FormatError):
                 await write
-        assert (await queue.memory.get(queue.manifest_key)).body == damage
-        await queue.memory.put(queue.manifest_key, whole)
+        assert (await queue.bare.get(queue.manifest_key)).body == damage
+        await queue.bare.put(queue.manifest_key, whole)
         batch = await consumer.next_batch()
         assert batch is not None and batch.sequence == 2
     assert await queue.sequences() == [1, 2]
@@ -162,16 +162,16 @@ async def test_nothing_is_written_over_a_damaged_manifest(queue: Queue, damage: 
 @pytest.mark.parametrize("damage", [b"", bytes(22), TWO_ENTRIES_COUNTED_AS_ONE])
 async def test_a_damaged_manifest_is_not_taken_over(queue: Queue, damage: bytes) -> None:
     """Entering reports it and writes nothing."""
-    await queue.memory.put(queue.manifest_key, damage)
+    await queue.bare.put(queue.manifest_key, damage)
     with pytest.raises(FormatError):
         await queue.consumer().__aenter__()
     assert queue.requests() == {"get manifest": 1}
-    assert (await queue.memory.get(queue.manifest_key)).body == damage
+    assert (await queue.bare.get(queue.manifest_key)).body == damage
 
 
 async def test_a_manifest_of_newer_software_says_so(queue: Queue) -> None:
     """The message tells it from damage."""
-    await queue.memory.put(queue.manifest_key, bytes(20) + b"\x02\x00")
+    await queue.bare.put(queue.manifest_key, bytes(20) + b"\x02\x00")
     with pytest.raises(FormatError, match="newer"):
         await queue.consumer().__aenter__()
 
@@ -181,14 +181,14 @@ async def test_a_manifest_that_is_gone_is_an_error_and_not_an_empty_queue(queue:
     await queue.fill(2)
     async with queue.consumer() as consumer:
         await consumer.next_batch()
-        whole = (await queue.memory.get(queue.manifest_key)).body
-        await queue.memory.delete([queue.manifest_key])
+        whole = (await queue.bare.get(queue.manifest_key)).body
+        await queue.bare.delete([queue.manifest_key])
         for _ in range(2):
             with pytest.raises(NotFoundError, match="was there and is gone"):
                 await consumer.next_batch()
             with pytest.raises(NotFoundError):
                 await consumer.next_descriptors(1)
-        await queue.memory.put(queue.manifest_key, whole)
+        await queue.bare.put(queue.manifest_key, whole)
         batch = await consumer.next_batch()
         assert batch is not None and batch.sequence == 1
 

@@ -41,12 +41,12 @@ async def test_a_fenced_consumer_is_told_by_whatever_looks_at_the_manifest(queue
             await first.next_descriptors(2)
             await first.ack(0)
             async with queue.consumer():
-                before = await queue.memory.get(queue.manifest_key)
+                before = await queue.bare.get(queue.manifest_key)
                 with pytest.raises(FencedError, match="another consumer has taken over") as fenced:
                     await FINDS_OUT[method](first)
                 assert (fenced.value.epoch, fenced.value.manifest_epoch) == (1, 2)
                 assert fenced.value.path == queue.manifest_key
-                assert await queue.memory.get(queue.manifest_key) == before
+                assert await queue.bare.get(queue.manifest_key) == before
                 assert first.last_acked_sequence == 0
 
     with pytest.raises(FencedError):
@@ -100,7 +100,7 @@ async def test_epochs_rise_with_every_consumer(queue: Queue) -> None:
 async def test_the_epoch_skips_the_largest_number_and_begins_again_at_zero(queue: Queue, before: int) -> None:
     """The reference uses the largest number for a consumer that has none."""
     await queue.fill(1)
-    await queue.memory.put(queue.manifest_key, (await queue.manifest()).with_epoch(before).data)
+    await queue.bare.put(queue.manifest_key, (await queue.manifest()).with_epoch(before).data)
     async with queue.consumer() as first:
         assert first.epoch == 0
         async with queue.consumer() as second:

@@ -78,7 +78,7 @@ async def test_the_bodys_exception_leaves_as_it_came(queue: Queue) -> None:
         assert raised is failure
         assert await queue.sequences() == [1]
         await assert_nothing_runs(queue)
-        await queue.memory.delete([queue.manifest_key])
+        await queue.bare.delete([queue.manifest_key])
         await queue.fill(2)
 
 

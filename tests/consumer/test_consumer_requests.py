@@ -21,7 +21,7 @@ async def test_a_batch_costs_a_look_at_the_manifest_and_a_get(queue: Queue) -> N
             await consumer.next_batch()
             assert queue.requests() == {"get manifest": 1, "get batch": 1}
             look = queue.store.calls[-2]
-            assert look.if_none_match == (await queue.memory.get(queue.manifest_key)).etag
+            assert look.if_none_match == (await queue.bare.get(queue.manifest_key)).etag
 
 
 async def test_an_idle_poll_transfers_nothing(queue: Queue) -> None:
@@ -32,7 +32,7 @@ async def test_an_idle_poll_transfers_nothing(queue: Queue) -> None:
             assert await consumer.next_batch() is None
             assert queue.requests() == {"get manifest": 1}
             (call,) = (queue.store.calls[-1],)
-            assert await queue.memory.get(queue.manifest_key, if_none_match=call.if_none_match) is None
+            assert await queue.bare.get(queue.manifest_key, if_none_match=call.if_none_match) is None
 
 
 async def test_many_descriptors_cost_one_look(queue: Queue) -> None:

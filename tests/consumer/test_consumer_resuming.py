@@ -76,12 +76,12 @@ async def test_a_sequence_that_the_queue_never_reached_is_refused(queue: Queue, 
     """It belongs to another queue, or to one that was created anew: nothing is written, nobody is fenced."""
     await queue.fill(2)
     async with queue.consumer() as active:
-        before = (await queue.memory.get(queue.manifest_key)).etag
+        before = (await queue.bare.get(queue.manifest_key)).etag
         with pytest.raises(
             InvalidInputError, match=rf"{last_acked} was never handed out .* next sequence is 2"
         ):
             await queue.consumer(last_acked).__aenter__()
-        assert (await queue.memory.get(queue.manifest_key)).etag == before
+        assert (await queue.bare.get(queue.manifest_key)).etag == before
         assert await next_sequence(active) == 0
 
 

@@ -79,7 +79,7 @@ async def test_a_raw_batch_is_what_is_stored(queue: Queue, compression: Compress
     """It can be decoded by whoever gets it; the result is that of a fetch."""
     descriptor = await queue.enqueue([b"placeholder"])
     data = encode_batch([b"one", b"two" * 100], compression)
-    await queue.memory.put(descriptor.location, data)
+    await queue.bare.put(descriptor.location, data)
     handle = ConsumerFetchHandle(queue.store)
     raw = await handle.fetch_raw(descriptor)
     assert raw == RawBatch(data, descriptor.sequence, descriptor.location, descriptor.metadata)
@@ -91,7 +91,7 @@ async def test_a_raw_batch_is_what_is_stored(queue: Queue, compression: Compress
 async def test_a_damaged_batch_has_a_raw_form_all_the_same(queue: Queue) -> None:
     """For whoever wants to look at it; decoding says what is wrong, and where."""
     descriptor = await queue.enqueue([b"data"])
-    await queue.memory.put(descriptor.location, b"damaged")
+    await queue.bare.put(descriptor.location, b"damaged")
     handle = ConsumerFetchHandle(queue.store)
     raw = await handle.fetch_raw(descriptor)
     assert raw.data == b"damaged"
@@ -104,7 +104,7 @@ async def test_a_damaged_batch_has_a_raw_form_all_the_same(queue: Queue) -> None
 async def test_a_batch_larger_than_the_limit_is_refused(queue: Queue, compression: Compression) -> None:
     """`max_batch_bytes` counts the records decompressed, and is checked before memory is taken."""
     descriptor = await queue.enqueue([b"placeholder"])
-    await queue.memory.put(descriptor.location, encode_batch([bytes(1000)] * 10, compression))
+    await queue.bare.put(descriptor.location, encode_batch([bytes(1000)] * 10, compression))
     block_bytes = 10 * 1004
     limit = ConsumerConfig(max_batch_bytes=block_bytes)
     assert len((await ConsumerFetchHandle(queue.store, limit).fetch(descriptor)).entries) == 10
@@ -139,7 +139,7 @@ async def test_with_its_store_it_goes_to_other_processes(tmp_path: Path) -> None
 
 def test_with_a_store_in_memory_it_stays_where_it_is(queue: Queue) -> None:
     """The copy would read from another store, and find nothing: pickling says so."""
-    handle = ConsumerFetchHandle(queue.memory)
+    handle = ConsumerFetchHandle(queue.bare)
     with pytest.raises(TypeError, match="MemoryStore cannot be pickled"):
         pickle.dumps(handle)
     assert copy.copy(handle) is handle

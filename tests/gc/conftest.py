@@ -1,4 +1,4 @@
-"""A queue in memory whose objects are as old as a test says."""
+"""A queue whose objects are as old as a test says."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from buffer import (
     ConsumerConfig,
     GarbageCollector,
     ManifestView,
-    MemoryStore,
     NotFoundError,
     ObjectStore,
     parse_manifest,
@@ -20,6 +19,8 @@ from buffer import (
 from buffer.clock import Clock
 from buffer.format import NewEntry
 from buffer.testing.time import LoopClock
+from tests.helpers import each
+from tests.real_stores import NewStore
 
 MANIFEST = "ingest/manifest"
 
@@ -30,9 +31,9 @@ class World:
     Ages are seconds before the clock's time at the call.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, new_store: NewStore) -> None:
         self.clock = LoopClock()
-        self.store = MemoryStore(clock=self.clock)
+        self.store = new_store(self.clock)
         self._rng = random.Random(7)
 
     def location(self, *, age: float = 0.0, prefix: str = "ingest") -> str:
@@ -54,6 +55,18 @@ class World:
         return await self.put(
             self.location(age=age, prefix=prefix), age=age if written_ago is None else written_ago
         )
+
+    async def upload_many(self, count: int, *, age: float = 0.0) -> list[str]:
+        """Name and store so many batches of the same age, and return their locations."""
+        locations = [self.location(age=age) for _ in range(count)]
+        self.clock.step(-age)
+        await each(locations, lambda location: self.store.put(location, b"six by"))
+        self.clock.step(age)
+        return locations
+
+    async def keys(self) -> set[str]:
+        """Return the keys of all objects."""
+        return {meta.key async for page in self.store.list("") for meta in page.objects}
 
     async def manifest(self) -> ManifestView:
         """Return the manifest, an empty one if there is none."""
@@ -108,6 +121,6 @@ class World:
 
 
 @pytest.fixture
-def world() -> World:
+def world(new_store: NewStore) -> World:
     """A world in which nothing has been stored yet."""
-    return World()
+    return World(new_store)

@@ -66,12 +66,12 @@ async def test_a_collection_that_failed_has_no_duration(world: World) -> None:
     assert meter.read() == {}
 
 
+@pytest.mark.memory_only("thousands of requests")
 async def test_what_was_deleted_before_a_failure_is_counted(world: World) -> None:
     """Objects of the first chunk are gone although the cycle did not end well."""
     meter = Meter()
     await world.enqueue()
-    for _ in range(1001):
-        await world.upload(age=HOUR)
+    await world.upload_many(1001, age=HOUR)
     store = FaultStore(world.store)
     store.inject("get", FailBefore(UNAVAILABLE), skip=3)
     with pytest.raises(StorageError):

@@ -138,13 +138,13 @@ async def test_a_batch_that_is_enqueued_at_the_last_moment_is_never_collected(
     slow = await world.upload(age=0.0)
     given_up = await world.upload(age=0.0)
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(world.collector(interval=7.0, grace=grace).run)
+        tasks.start_soon(world.collector(interval=23.0, grace=grace).run)
         await anyio.sleep(deadline)
         await world.enqueue(slow)
         await anyio.sleep(2 * grace)
         assert await world.has(slow)
         await world.dequeue((await world.manifest()).next_sequence - 1)
-        await anyio.sleep(7.0)
+        await anyio.sleep(23.0)
         assert not await world.has(slow) and not await world.has(given_up)
         tasks.cancel_scope.cancel()
 
@@ -160,7 +160,7 @@ async def test_a_producer_that_cannot_enqueue_for_long_loses_nothing_to_the_coll
     producers_store.inject("put", unavailable(), key="ingest/manifest", times=None)
     config = ProducerConfig(delivery_timeout=math.inf)
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(world.collector(interval=7.0).run)
+        tasks.start_soon(world.collector(interval=23.0).run)
         async with Producer(producers_store, config, clock=world.clock, rng=random.Random(1)) as producer:
             handle = await producer.produce([b"record"])
             await anyio.sleep(outage)
@@ -168,7 +168,7 @@ async def test_a_producer_that_cannot_enqueue_for_long_loses_nothing_to_the_coll
             receipt = await handle.watcher.await_durable()
         assert await world.has(receipt.location)
         await world.dequeue(receipt.sequence)
-        await anyio.sleep(ConsumerConfig().gc_grace_period + 7.0)
+        await anyio.sleep(ConsumerConfig().gc_grace_period + 23.0)
         (left,) = [page async for page in world.store.list("ingest/")]
         assert [found.key for found in left.objects] == ["ingest/manifest"]
         tasks.cancel_scope.cancel()

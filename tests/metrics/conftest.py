@@ -20,21 +20,21 @@ from buffer import (
     ConsumerConfig,
     CpuWorkers,
     GarbageCollector,
-    MemoryStore,
     Producer,
     ProducerConfig,
 )
 from buffer.testing import FaultStore
 from buffer.testing.time import LoopClock
+from tests.real_stores import NewStore
 
 
 class Meters:
     """The parties of one queue, and what they have recorded."""
 
-    def __init__(self) -> None:
+    def __init__(self, new_store: NewStore) -> None:
         self.clock = LoopClock()
-        self.memory = MemoryStore(clock=self.clock)
-        self.store = FaultStore(self.memory)
+        self.bare = new_store(self.clock)
+        self.store = FaultStore(self.bare)
         # With this, a collection has what was recorded since the one before, and nothing else.
         self._reader = InMemoryMetricReader(
             dict.fromkeys((Counter, Histogram, _Gauge), AggregationTemporality.DELTA)
@@ -95,6 +95,6 @@ GAUGES = {"queue_length", "consumer_lag_seconds"}
 
 
 @pytest.fixture
-def meters() -> Meters:
+def meters(new_store: NewStore) -> Meters:
     """Parties that have recorded nothing yet."""
-    return Meters()
+    return Meters(new_store)

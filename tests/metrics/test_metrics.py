@@ -14,12 +14,12 @@ from buffer import (
     Compression,
     Consumer,
     ConsumerConfig,
-    MemoryStore,
     Producer,
     ProducerConfig,
     encode_batch,
 )
 from buffer.testing import Delay, FailBefore, RefuseKeys, conflict, lost_answer
+from tests.real_stores import NewStore
 
 if TYPE_CHECKING:
     from tests.metrics.conftest import Meters
@@ -126,7 +126,7 @@ async def test_everything_is_counted_when_it_has_happened(meters: Meters) -> Non
         expect({"descriptors_handed_out": 2, "queue_length": 3})
         assert await consumer.next_descriptors(10) == []
         expect({"queue_length": 3})
-        size = len((await meters.memory.get(second.location)).body)
+        size = len((await meters.bare.get(second.location)).body)
         await consumer.fetch_handle().fetch(second)
         expect(
             {
@@ -136,7 +136,7 @@ async def test_everything_is_counted_when_it_has_happened(meters: Meters) -> Non
                 "fetch_duration_seconds": (1, 0.0),
             }
         )
-        size = len((await meters.memory.get(third.location)).body)
+        size = len((await meters.bare.get(third.location)).body)
         await anyio.sleep(5)
         await consumer.fetch_descriptor(third)
         expect(
@@ -211,9 +211,9 @@ async def test_the_collector_of_a_consumer_reports_to_the_consumers_meters(meter
         assert meters.new()["gc_duration_seconds"] == (1, 0.0)
 
 
-async def test_without_a_provider_nothing_is_recorded_and_everything_works() -> None:
+async def test_without_a_provider_nothing_is_recorded_and_everything_works(new_store: NewStore) -> None:
     """The global provider does nothing until the application sets one up."""
-    store = MemoryStore()
+    store = new_store()
     async with Producer(store) as producer:
         await producer.produce([b"record"])
     async with Consumer(store) as consumer:

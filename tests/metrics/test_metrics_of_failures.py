@@ -57,11 +57,11 @@ async def test_a_batch_that_cannot_be_read_is_not_counted_as_collected(meters: M
         with pytest.raises(AccessDeniedError):
             await consumer.next_batch()
         assert meters.new() == {"queue_length": 1}
-        await meters.memory.put(location, b"damaged")
+        await meters.bare.put(location, b"damaged")
         with pytest.raises(FormatError):
             await consumer.next_batch()
         assert meters.new() == {"queue_length": 1}
-        await meters.memory.delete([location])
+        await meters.bare.delete([location])
         (descriptor,) = await consumer.next_descriptors(1)
         meters.new()
         for fetch in (consumer.fetch_descriptor, consumer.fetch_handle().fetch):
@@ -107,7 +107,7 @@ async def test_a_fenced_consumer_counts_its_attempt_and_nothing_else(meters: Met
         await producer.produce([b"record"])
     async with meters.consumer() as consumer:
         await consumer.next_batch()
-        async with Consumer(meters.memory):
+        async with Consumer(meters.bare):
             meters.new()
             with pytest.raises(FencedError):
                 await consumer.ack_through(0)

@@ -1,4 +1,4 @@
-"""A queue in memory, as producers fill it, and pipelines over it that stay on the event loop."""
+"""A queue, as producers fill it, and pipelines over it that stay on the event loop."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from buffer import (
     ConsumerConfig,
     CpuWorkers,
     ManifestView,
-    MemoryStore,
     Metadata,
     NotFoundError,
     ObjectStore,
@@ -31,6 +30,8 @@ from buffer.naming import BatchNamer
 from buffer.store import CREATE, Match, PutMode
 from buffer.testing import FaultStore
 from buffer.testing.time import LoopClock
+from tests.helpers import each
+from tests.real_stores import NewStore
 
 # Most tests are not about the collector, which would make requests of its own.
 CONFIG = ConsumerConfig(gc_interval=math.inf)
@@ -40,17 +41,17 @@ class Queue:
     """The objects of one queue, and the pipelines over it.
 
     Attributes:
-        memory: Where the objects are; what a test does here is not counted.
+        bare: Where the objects are; what a test does here is not counted.
         store: What pipelines get.
         manifest_key: Key of the manifest.
     """
 
     manifest_key = CONFIG.manifest_path
 
-    def __init__(self) -> None:
+    def __init__(self, new_store: NewStore) -> None:
         self.clock = LoopClock()
-        self.memory = MemoryStore(clock=self.clock)
-        self.store = FaultStore(self.memory)
+        self.bare = new_store(self.clock)
+        self.store = FaultStore(self.bare)
         self._namer = BatchNamer("ingest", clock=self.clock, rng=random.Random(5))
 
     def pipeline(
@@ -75,7 +76,7 @@ class Queue:
 
     def consumer(self, last_acked_sequence: int | None = None) -> Consumer:
         """Return a plain consumer of the same queue, whose requests are not counted."""
-        return Consumer(self.memory, CONFIG, last_acked_sequence, clock=self.clock)
+        return Consumer(self.bare, CONFIG, last_acked_sequence, clock=self.clock)
 
     async def fill(self, batches: int, *, size_bytes: int | None = None) -> Sequence[BatchDescriptor]:
         """Enqueue so many batches of one record each, `data n` for sequence n, or of so many zero bytes."""
@@ -83,9 +84,11 @@ class Queue:
         entries = [NewEntry(location, (Metadata(0, self.clock.now_ms(), b""),)) for location in locations]
 
         async def upload(first: int) -> None:
-            for sequence, location in enumerate(locations, first):
+            async def put(sequence: int, location: str) -> None:
                 record = b"data %d" % sequence if size_bytes is None else bytes(size_bytes)
-                await self.memory.put(location, encode_batch([record]))
+                await self.bare.put(location, encode_batch([record]))
+
+            await each(enumerate(locations, first), lambda numbered: put(*numbered))
 
         while True:
             view, mode = await self._read()
@@ -102,14 +105,14 @@ class Queue:
 
     async def _read(self) -> tuple[ManifestView, PutMode]:
         try:
-            found = await self.memory.get(self.manifest_key)
+            found = await self.bare.get(self.manifest_key)
         except NotFoundError:
             return ManifestView.empty(), CREATE
         return parse_manifest(found.body), Match(found.etag)
 
     async def _replace(self, view: ManifestView, mode: PutMode) -> bool:
         try:
-            await self.memory.put(self.manifest_key, view.data, mode)
+            await self.bare.put(self.manifest_key, view.data, mode)
         except PreconditionError:
             return False
         return True
@@ -125,7 +128,7 @@ class Queue:
 
     async def start_at(self, sequence: int) -> None:
         """Make the queue one whose next entry gets this sequence, without any entries."""
-        await self.memory.put(self.manifest_key, struct.pack("<IQQH", 0, sequence, 0, 1))
+        await self.bare.put(self.manifest_key, struct.pack("<IQQH", 0, sequence, 0, 1))
 
     def requests(self) -> dict[str, int]:
         """Return the requests since the last call, by operation and whether they concern manifest or batches."""
@@ -137,12 +140,12 @@ class Queue:
 
 
 @pytest.fixture
-def queue() -> Queue:
+def queue(new_store: NewStore) -> Queue:
     """A queue that nobody has used yet."""
-    return Queue()
+    return Queue(new_store)
 
 
 @pytest.fixture
-def make_queue() -> Callable[[], Queue]:
+def make_queue(new_store: NewStore) -> Callable[[], Queue]:
     """Makes such queues, for tests that need one after the other."""
-    return Queue
+    return lambda: Queue(new_store)

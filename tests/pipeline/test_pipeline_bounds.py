@@ -140,9 +140,9 @@ async def test_a_long_queue_costs_only_what_is_handed_out(queue: Queue) -> None:
     """With 100,000 entries, taking ten of them reads the manifest once and decodes not much more than that."""
     size = 100_000
     body = encode_batch([b"x"])
-    await queue.memory.put("ingest/shared", body)
+    await queue.bare.put("ingest/shared", body)
     entries = [NewEntry("ingest/shared", ())] * size
-    await queue.memory.put(queue.manifest_key, ManifestView.empty().append(entries).data)
+    await queue.bare.put(queue.manifest_key, ManifestView.empty().append(entries).data)
     decoded = 0
     after = ManifestView.after
 

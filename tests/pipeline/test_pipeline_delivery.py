@@ -50,7 +50,10 @@ async def test_unordered_batches_come_as_they_are_fetched(queue: Queue) -> None:
         # Only four fetches begin before the first size is known.
         (first,) = await take(pipeline, 1)
         first.done()
-        assert await deliver_all(pipeline) == [*range(1, 20, 2), *range(20, 1, -2)]
+        sequences = await deliver_all(pipeline)
+    # The quick ones end in the same moment, in whatever order their answers come.
+    assert set(sequences[:10]) == set(range(1, 20, 2))
+    assert sequences[10:] == list(range(20, 1, -2))
     assert await queue.sequences() == []
 
 

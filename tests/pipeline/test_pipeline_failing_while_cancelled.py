@@ -5,15 +5,16 @@ from __future__ import annotations
 import anyio
 import pytest
 
-from buffer import MemoryStore, PipelineConfig, PipelinedConsumer, StorageError
+from buffer import PipelineConfig, PipelinedConsumer, StorageError
 from buffer.testing import GatedStore
+from tests.real_stores import NewStore
 
 pytestmark = pytest.mark.virtual_time
 
 
-async def test_a_failure_in_the_moment_of_cancellation_does_not_leave_in_a_group() -> None:
+async def test_a_failure_in_the_moment_of_cancellation_does_not_leave_in_a_group(new_store: NewStore) -> None:
     """The cancellation leaves, as it came; the failure, of which nobody can do anything any more, is logged."""
-    store = GatedStore(MemoryStore(), before=lambda call: False)
+    store = GatedStore(new_store(), before=lambda call: False)
     with anyio.CancelScope() as scope:
         async with PipelinedConsumer(store, pipeline_config=PipelineConfig(poll_interval=0.1)):
             store.before = lambda call: call.operation == "get"

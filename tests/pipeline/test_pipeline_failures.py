@@ -40,7 +40,7 @@ class DefectError(Exception):
 async def fill_with_poison(queue: Queue, batches: int = 10) -> str:
     """Enqueue batches of which one has no object, and return its location."""
     location = (await queue.fill(batches))[POISON].location
-    await queue.memory.delete([location])
+    await queue.bare.delete([location])
     return location
 
 
@@ -217,7 +217,7 @@ async def test_without_an_order_a_poison_batch_is_told_of_and_held(queue: Queue)
 async def test_several_poison_batches_come_one_after_the_other(queue: Queue) -> None:
     """Each has its own error, and each is skipped by its own call."""
     descriptors = await queue.fill(6)
-    await queue.memory.delete([descriptors[at].location for at in (1, 2, 4)])
+    await queue.bare.delete([descriptors[at].location for at in (1, 2, 4)])
     async with queue.pipeline(ONCE) as pipeline:
         delivered = []
         for poison in (1, 2, 4):
@@ -291,7 +291,7 @@ async def test_a_damaged_manifest_ends_the_pipeline(queue: Queue) -> None:
     """And nothing is written on top of it."""
     async with queue.pipeline() as pipeline:
         await anyio.sleep(1)
-        await queue.memory.put(queue.manifest_key, b"not a manifest at all, whatever it is")
+        await queue.bare.put(queue.manifest_key, b"not a manifest at all, whatever it is")
         queue.requests()
         with pytest.raises(FormatError) as caught:
             await anext(pipeline)

@@ -161,7 +161,7 @@ async def test_a_fenced_pipeline_does_not_say_that_batches_are_gone(queue: Queue
         assert pipeline.statistics().fetch.busy == 3
         async with queue.pipeline(PipelineConfig(until_caught_up=True)) as successor:
             await deliver_all(successor)
-        await queue.memory.delete([call.call.keys[0] for call in gates.waiting])
+        await queue.bare.delete([call.call.keys[0] for call in gates.waiting])
         gates.open()
         await assert_fenced(pipeline)
 

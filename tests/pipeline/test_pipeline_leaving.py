@@ -14,6 +14,7 @@ from buffer import AccessDeniedError, ClosedError, ConsumerConfig, Error, Pipeli
 from buffer.testing import Call, Delay, FailBefore, GatedStore
 from buffer.testing.time import VirtualTimeLoop, virtual_backend
 from tests.pipeline.deliveries import take
+from tests.real_stores import memory_store
 
 if TYPE_CHECKING:
     from tests.pipeline.conftest import Queue
@@ -237,7 +238,7 @@ def test_cancelling_the_asyncio_task_is_not_swallowed() -> None:
         # Made here, because the fixture's loop is another one.
         from tests.pipeline.conftest import Queue  # noqa: PLC0415
 
-        queue = Queue()
+        queue = Queue(memory_store)
         await queue.fill(3)
 
         async def consume() -> None:

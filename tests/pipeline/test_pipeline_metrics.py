@@ -70,7 +70,7 @@ async def test_ten_batches_are_counted_at_every_stage(queue: Queue) -> None:
 async def test_a_batch_that_cannot_be_fetched_is_not_counted_as_collected(queue: Queue) -> None:
     """Skipping it counts as an ack of its sequence, as any gap closed does."""
     descriptors = await queue.fill(3)
-    await queue.memory.delete([descriptors[1].location])
+    await queue.bare.delete([descriptors[1].location])
     meters = Meters(queue, PipelineConfig(until_caught_up=True, fetch_attempts=2))
     async with meters.pipeline as pipeline:
         (first,) = await take(pipeline, 1)

@@ -23,6 +23,7 @@ def looks(queue: Queue) -> int:
 
 
 @pytest.mark.slow
+@pytest.mark.memory_only("thousands of requests")
 async def test_a_backlog_costs_one_write_for_every_hundred_batches(queue: Queue) -> None:
     """With the defaults, descriptors come from the manifest as entering and acks have left it."""
     await queue.fill(1000)
@@ -39,6 +40,7 @@ async def test_a_backlog_costs_one_write_for_every_hundred_batches(queue: Queue)
 
 
 @pytest.mark.slow
+@pytest.mark.memory_only("thousands of requests")
 async def test_a_backlog_that_grows_costs_little_more(queue: Queue) -> None:
     """Each ack finds that somebody has appended: one lost write, one read, one write."""
     await queue.fill(200)

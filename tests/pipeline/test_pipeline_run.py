@@ -184,7 +184,7 @@ async def test_what_a_handler_did_not_finish_is_handled_by_the_next_run(queue: Q
 async def test_a_poison_batch_lets_the_others_finish(queue: Queue) -> None:
     """Batches before it that are being handled are finished and acked, and then its error leaves."""
     location = (await queue.fill(8))[4].location
-    await queue.memory.delete([location])
+    await queue.bare.delete([location])
     handler = Handler()
     async with queue.pipeline(ONCE) as pipeline:
         with pytest.raises(NotFoundError) as caught:

@@ -12,7 +12,11 @@ from tests.pipeline.world import live
 if TYPE_CHECKING:
     from tests.pipeline.conftest import Queue
 
-pytestmark = [pytest.mark.virtual_time, pytest.mark.slow]
+pytestmark = [
+    pytest.mark.virtual_time,
+    pytest.mark.slow,
+    pytest.mark.memory_only("hundreds of thousands of requests"),
+]
 
 SEEDS = 1000
 BLOCK = 50

@@ -14,7 +14,11 @@ from tests.pipeline.deliveries import deliver_all
 if TYPE_CHECKING:
     from tests.pipeline.conftest import Queue
 
-pytestmark = [pytest.mark.virtual_time, pytest.mark.slow]
+pytestmark = [
+    pytest.mark.virtual_time,
+    pytest.mark.slow,
+    pytest.mark.memory_only("thousands of requests; and all the time that counts is that of the distance"),
+]
 
 CASES = [(1, 0.02), (8, 0.005), (32, 0.02), (128, 0.1)]
 ROUNDS = 12

@@ -131,7 +131,7 @@ class World:
         self.queue = queue
         self.witness = Witness()
         self.store = FaultStore(
-            WatchedStore(queue.memory, queue.manifest_key, self.witness), rng=random.Random(seed + 1)
+            WatchedStore(queue.bare, queue.manifest_key, self.witness), rng=random.Random(seed + 1)
         )
         self.batches = self.rng.randint(1, 40)
         self.consumers = 0
@@ -167,7 +167,7 @@ class World:
         """Enqueue batches; a few have no object."""
         for descriptor in await self.queue.fill(batches):
             if self.rng.random() < 0.02:
-                await self.queue.memory.delete([descriptor.location])
+                await self.queue.bare.delete([descriptor.location])
 
     async def produce_over_time(self) -> None:
         """Enqueue what is missing, a few at a time."""

@@ -1,17 +1,19 @@
-"""A queue in memory, behind a store that counts requests and fails on demand, and producers for it."""
+"""A queue, behind a store that counts requests and fails on demand, and producers for it."""
 
 from __future__ import annotations
 
 import random
 from collections import Counter
+from collections.abc import Callable
 
 import pytest
 from opentelemetry.metrics import MeterProvider
 
-from buffer import ManifestView, MemoryStore, ObjectStore, Producer, ProducerConfig
+from buffer import ManifestView, ObjectStore, Producer, ProducerConfig
 from buffer.testing import FaultStore
 from buffer.testing.time import LoopClock
 from tests.helpers import INLINE, MANIFEST, read_manifest, stored_records
+from tests.real_stores import NewStore
 
 
 class Queue:
@@ -19,14 +21,14 @@ class Queue:
 
     Attributes:
         clock: The wall clock of store and producers; a test may step it.
-        memory: Where the objects are; what a test does here is not counted and does not fail.
+        bare: Where the objects are; what a test does here is not counted and does not fail.
         store: What producers get by default.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, new_store: NewStore) -> None:
         self.clock = LoopClock()
-        self.memory = MemoryStore(clock=self.clock)
-        self.store = FaultStore(self.memory)
+        self.bare = new_store(self.clock)
+        self.store = FaultStore(self.bare)
 
     def producer(
         self,
@@ -48,11 +50,11 @@ class Queue:
 
     async def manifest(self) -> ManifestView:
         """Return the manifest as it is stored, an empty one if there is none."""
-        return await read_manifest(self.memory)
+        return await read_manifest(self.bare)
 
     async def records(self) -> list[bytes]:
         """Return all records in the queue, in order."""
-        return await stored_records(self.memory)
+        return await stored_records(self.bare)
 
     def requests(self) -> dict[str, int]:
         """Return the requests since the last call, by operation and whether they concern manifest or batches."""
@@ -64,6 +66,12 @@ class Queue:
 
 
 @pytest.fixture
-def queue() -> Queue:
+def queue(new_store: NewStore) -> Queue:
     """A queue that nobody has used yet."""
-    return Queue()
+    return Queue(new_store)
+
+
+@pytest.fixture
+def make_queue(new_store: NewStore) -> Callable[[], Queue]:
+    """Makes such queues, for tests that need one after the other."""
+    return lambda: Queue(new_store)

@@ -36,7 +36,7 @@ async def test_calls_up_to_a_flush_share_one_batch(queue: Queue) -> None:
         assert all(handle.watcher.result() for handle in handles)
     (entry,) = await queue.manifest()
     assert re.fullmatch(r"ingest/[0-9A-HJKMNP-TV-Z]{26}\.batch", entry.location)
-    data = (await queue.memory.get(entry.location)).body
+    data = (await queue.bare.get(entry.location)).body
     assert decode_batch(data) == [b"0", b"0'", b"1", b"1'", b"2", b"2'"]
 
 
@@ -187,7 +187,7 @@ async def test_compression_is_a_matter_of_the_object_alone(queue: Queue, compres
     async with queue.producer(ProducerConfig(batch_compression=compression)) as producer:
         await producer.produce([b"a" * 1000, b"b" * 1000])
     (entry,) = await queue.manifest()
-    data = (await queue.memory.get(entry.location)).body
+    data = (await queue.bare.get(entry.location)).body
     assert data[-7] == compression
     assert (len(data) < 1000) is (compression is Compression.ZSTD)
     assert await queue.records() == [b"a" * 1000, b"b" * 1000]
@@ -199,6 +199,6 @@ async def test_prefix_and_manifest_are_where_the_config_says(queue: Queue) -> No
         handle = await producer.produce([b"a"])
     receipt = await handle.watcher.await_durable()
     assert receipt.location.startswith("a/data/")
-    assert (await queue.memory.get("b/list")).size_bytes > 22
+    assert (await queue.bare.get("b/list")).size_bytes > 22
     with pytest.raises(NotFoundError):
-        await queue.memory.get(MANIFEST)
+        await queue.bare.get(MANIFEST)

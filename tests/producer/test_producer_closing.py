@@ -259,7 +259,7 @@ async def test_an_answer_in_the_moment_of_giving_up_breaks_nothing(queue: Queue,
 
 async def test_after_giving_up_no_write_is_begun(queue: Queue) -> None:
     """The manifest has been read in the moment of giving up: what was told "not in the queue" stays out."""
-    await queue.memory.put(MANIFEST, ManifestView.empty().data)
+    await queue.bare.put(MANIFEST, ManifestView.empty().data)
     gate = GatedStore(queue.store, after=lambda call: call.operation == "get")
     producer = queue.producer(ProducerConfig(flush_size_bytes=1), store=gate)
     async with producer:

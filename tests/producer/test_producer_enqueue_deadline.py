@@ -53,7 +53,7 @@ async def test_a_batch_that_is_too_old_is_uploaded_again_under_a_new_name(queue:
     assert await queue.records() == [b"a"]
     assert queue.requests()["put batch"] == 2
     # The first object stays for the collector.
-    assert (await queue.memory.get(first)).size_bytes > 0
+    assert (await queue.bare.get(first)).size_bytes > 0
 
 
 async def test_a_batch_that_is_just_young_enough_keeps_its_name(queue: Queue) -> None:
@@ -141,8 +141,8 @@ async def test_a_batch_in_doubt_is_not_uploaded_again(queue: Queue) -> None:
 async def test_a_commit_held_up_past_the_grace_period_never_names_a_deleted_object(queue: Queue) -> None:
     """Upload, eleven minutes of trouble, a collection in between: the entry that follows leads to its object."""
     gate = GatedStore(queue.store, before=is_read)
-    collector = GarbageCollector(queue.memory, ConsumerConfig(gc_grace_period=600), clock=queue.clock)
-    other = queue.producer(ProducerConfig(manifest_path="ingest/manifest"), seed=9, store=queue.memory)
+    collector = GarbageCollector(queue.bare, ConsumerConfig(gc_grace_period=600), clock=queue.clock)
+    other = queue.producer(ProducerConfig(manifest_path="ingest/manifest"), seed=9, store=queue.bare)
     async with other:
         await other.produce([b"other"])
     async with queue.producer(CONFIG, store=gate) as producer:
@@ -150,10 +150,10 @@ async def test_a_commit_held_up_past_the_grace_period_never_names_a_deleted_obje
         await gate.wait_for("get")
         (first,) = [call.keys[0] for call in queue.store.calls]
         await anyio.sleep(660)
-        await queue.memory.put(MANIFEST, (await queue.manifest()).dequeue(0).data)
+        await queue.bare.put(MANIFEST, (await queue.manifest()).dequeue(0).data)
         await collector.collect_once()
         with pytest.raises(NotFoundError):
-            await queue.memory.get(first)
+            await queue.bare.get(first)
         gate.open()
         await handle.watcher.await_durable()
     assert await queue.records() == [b"a"]

@@ -135,6 +135,7 @@ async def test_a_commit_is_given_up_after_the_delivery_timeout(queue: Queue) -> 
 
 
 @pytest.mark.slow
+@pytest.mark.memory_only("thousands of requests")
 async def test_a_long_outage_is_not_answered_with_a_storm(queue: Queue) -> None:
     """Batches fail one after the other, ten a second, and the store is asked every few seconds."""
     config = ProducerConfig(flush_interval=0.1, delivery_timeout=30)
@@ -188,20 +189,20 @@ async def test_a_full_queue_is_told_and_recovers(queue: Queue) -> None:
             handle = await producer.produce([b"too much"])
             with pytest.raises(QueueFullError):
                 await handle.watcher.await_durable()
-        await queue.memory.put(MANIFEST, (await queue.manifest()).dequeue(1).data)
+        await queue.bare.put(MANIFEST, (await queue.manifest()).dequeue(1).data)
         await producer.produce([b"fits again"])
     assert await queue.records() == [b"a", b"fits again"]
 
 
 async def test_a_damaged_manifest_is_left_as_it_is(queue: Queue) -> None:
     """Batches fail with the format's error, and nothing is written over it."""
-    await queue.memory.put(MANIFEST, b"damage")
+    await queue.bare.put(MANIFEST, b"damage")
     async with queue.producer(EACH_ITS_OWN) as producer:
         handle = await producer.produce([b"a"])
         with pytest.raises(FormatError):
             await handle.watcher.await_durable()
         assert queue.requests() == {"put batch": 1, "get manifest": 1}
-    assert (await queue.memory.get(MANIFEST)).body == b"damage"
+    assert (await queue.bare.get(MANIFEST)).body == b"damage"
 
 
 async def test_nothing_is_deleted_after_a_failed_commit(queue: Queue) -> None:

@@ -68,7 +68,7 @@ async def test_durable_batches_are_counted(queue: Queue, meter: Meter) -> None:
             await anyio.sleep(3)
             gate.open()
         (entry,) = await queue.manifest()
-        stored = (await queue.memory.get(entry.location)).size_bytes
+        stored = (await queue.bare.get(entry.location)).size_bytes
         values = meter.read()
         assert values.pop("buffer.flush_duration_seconds") == (1, pytest.approx(3))
         assert values == {
@@ -130,5 +130,5 @@ async def test_statistics_show_what_is_in_hand(queue: Queue) -> None:
         statistics = producer.statistics()
         assert statistics.in_flight_batches == statistics.in_flight_inputs == statistics.in_flight_bytes == 0
         assert (statistics.batches, statistics.records, statistics.record_bytes) == (2, 2, 13)
-        sizes = [(await queue.memory.get(e.location)).size_bytes for e in await queue.manifest()]
+        sizes = [(await queue.bare.get(e.location)).size_bytes for e in await queue.manifest()]
         assert statistics.written_bytes == sum(sizes)

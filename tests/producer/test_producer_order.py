@@ -135,7 +135,7 @@ async def test_several_producers_share_a_queue(queue: Queue) -> None:
     config = ProducerConfig(flush_size_bytes=1)
 
     async def work(number: int) -> None:
-        async with queue.producer(config, store=FaultStore(queue.memory), seed=number) as producer:
+        async with queue.producer(config, store=FaultStore(queue.bare), seed=number) as producer:
             for turn in range(10):
                 await producer.produce([b"%d/%d" % (number, turn)])
                 await anyio.lowlevel.checkpoint()

@@ -1,4 +1,4 @@
-"""A manifest in memory, behind a store that fails on demand, and the parties that write it."""
+"""A manifest, behind a store that fails on demand, and the parties that write it."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ from buffer.model import Metadata
 from buffer.queue import QueueConsumer, QueueProducer
 from buffer.queue.backoff import Contention, FailureBackoff
 from buffer.queue.manifest_object import ManifestObject
-from buffer.store import MemoryStore, ObjectStore
+from buffer.store import ObjectStore
 from buffer.testing import FaultStore
 from tests.helpers import INLINE, MANIFEST, read_manifest
+from tests.real_stores import NewStore
 
 
 class Party:
@@ -77,13 +78,13 @@ class World:
     """One manifest and everybody who uses it.
 
     Attributes:
-        memory: Where it lies; what a test does here is not counted and does not fail.
+        bare: Where it lies; what a test does here is not counted and does not fail.
         store: What the parties get.
     """
 
-    def __init__(self) -> None:
-        self.memory = MemoryStore()
-        self.store = FaultStore(self.memory)
+    def __init__(self, new_store: NewStore) -> None:
+        self.bare = new_store()
+        self.store = FaultStore(self.bare)
 
     def appender(
         self, *, seed: int = 1, request_timeout: float = 30.0, max_manifest_bytes: int = 2**20
@@ -99,7 +100,7 @@ class World:
 
     async def view(self) -> ManifestView:
         """Return the manifest as it is stored."""
-        return await read_manifest(self.memory)
+        return await read_manifest(self.bare)
 
     async def entries(self) -> list[tuple[int, str]]:
         """Return sequences and locations in the manifest."""
@@ -112,7 +113,7 @@ class World:
             view = view.dequeue(dequeue)
         if epoch is not None:
             view = view.with_epoch(epoch)
-        await self.memory.put(MANIFEST, view.data)
+        await self.bare.put(MANIFEST, view.data)
 
     def requests(self) -> dict[str, int]:
         """Return the requests for the manifest since the last call, by operation."""
@@ -130,6 +131,6 @@ def entries(*locations: str) -> Sequence[NewEntry]:
 
 
 @pytest.fixture
-def world() -> World:
+def world(new_store: NewStore) -> World:
     """A queue that nobody has used yet."""
-    return World()
+    return World(new_store)

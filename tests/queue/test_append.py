@@ -60,7 +60,7 @@ async def test_a_write_names_the_etag_exactly_as_it_was_received(world: World) -
     expected: list[PutMode | None] = [CREATE]
     for number in range(3):
         await appender.append(str(number))
-        expected.append(Match((await world.memory.get(MANIFEST)).etag))
+        expected.append(Match((await world.bare.get(MANIFEST)).etag))
     assert [call.mode for call in world.store.calls if call.operation == "put"] == expected[:-1]
 
 
@@ -154,7 +154,7 @@ async def test_producers_keep_the_epoch_and_do_not_care_for_it(world: World) -> 
 
 async def test_the_last_sequence_can_be_used_and_no_later_one(world: World) -> None:
     """The end of 64 bits is an error of the library, before anything is written."""
-    await world.memory.put(MANIFEST, struct.pack("<IQQH", 0, 2**64 - 2, 7, 1))
+    await world.bare.put(MANIFEST, struct.pack("<IQQH", 0, 2**64 - 2, 7, 1))
     appender = world.appender()
     assert await appender.append("last") == 2**64 - 2
     world.requests()
@@ -205,7 +205,7 @@ async def test_a_damaged_manifest_is_never_written_over(world: World, damage: by
     """Neither by the first append nor by one that runs into the damage later."""
     fresh, running = world.appender(), world.appender(seed=5)
     await running.append("before")
-    await world.memory.put(MANIFEST, damage)
+    await world.bare.put(MANIFEST, damage)
     world.requests()
     with pytest.raises(FormatError) as damaged:
         await fresh.append("a")
@@ -213,17 +213,17 @@ async def test_a_damaged_manifest_is_never_written_over(world: World, damage: by
     assert world.requests() == {"get": 1}
     with pytest.raises(FormatError):
         await running.append("b")
-    assert (await world.memory.get(MANIFEST)).body == damage
+    assert (await world.bare.get(MANIFEST)).body == damage
 
 
 async def test_a_manifest_that_is_gone_is_not_created_anew(world: World) -> None:
     """Sequences would start over, and a resumed consumer would skip what it has not seen."""
     appender = world.appender()
     await appender.append("a")
-    await world.memory.delete([MANIFEST])
+    await world.bare.delete([MANIFEST])
     for _ in range(2):
         with pytest.raises(NotFoundError, match="was there and is gone") as gone:
             await appender.append("b")
         assert gone.value.path == MANIFEST
     with pytest.raises(NotFoundError):
-        await world.memory.get(MANIFEST)
+        await world.bare.get(MANIFEST)

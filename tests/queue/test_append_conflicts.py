@@ -57,7 +57,7 @@ async def test_a_manifest_deleted_under_a_write_is_reported(world: World) -> Non
     """The write loses, the look finds nothing, and nothing is created."""
     appender = world.appender()
     await appender.append("before")
-    await world.memory.delete([MANIFEST])
+    await world.bare.delete([MANIFEST])
     world.store.inject("put", FailBefore(NotFoundError("no such key", status=404)))
     world.requests()
     with pytest.raises(NotFoundError, match="was there and is gone"):

@@ -158,8 +158,8 @@ async def test_doubt_stays_when_the_repetition_fails_for_good(world: World) -> N
 @pytest.mark.parametrize(
     ("change", "error"),
     [
-        pytest.param(lambda world: world.memory.delete([MANIFEST]), NotFoundError, id="deleted"),
-        pytest.param(lambda world: world.memory.put(MANIFEST, b"damage"), FormatError, id="damaged"),
+        pytest.param(lambda world: world.bare.delete([MANIFEST]), NotFoundError, id="deleted"),
+        pytest.param(lambda world: world.bare.put(MANIFEST, b"damage"), FormatError, id="damaged"),
     ],
 )
 async def test_doubt_stays_when_the_manifest_is_lost_or_damaged(

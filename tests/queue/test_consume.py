@@ -41,7 +41,7 @@ async def test_an_idle_look_is_one_request_without_a_body(world: World) -> None:
     await world.meddle("a")
     reader = world.reader()
     await reader.fence()
-    etag = (await world.memory.get(MANIFEST)).etag
+    etag = (await world.bare.get(MANIFEST)).etag
     world.requests()
     for _ in range(3):
         await reader.queue.read()
@@ -157,12 +157,12 @@ async def test_a_dequeue_writes_nothing_onto_damage(world: World) -> None:
     await world.meddle("a", "b")
     reader = world.reader()
     await reader.fence()
-    damaged = bytearray((await world.memory.get(MANIFEST)).body)
+    damaged = bytearray((await world.bare.get(MANIFEST)).body)
     damaged[-22] = 1
-    await world.memory.put(MANIFEST, bytes(damaged))
+    await world.bare.put(MANIFEST, bytes(damaged))
     with pytest.raises(FormatError):
         await reader.queue.dequeue(0)
-    assert (await world.memory.get(MANIFEST)).body == damaged
+    assert (await world.bare.get(MANIFEST)).body == damaged
 
 
 async def test_a_look_at_a_manifest_that_is_gone_is_an_error(world: World) -> None:
@@ -170,7 +170,7 @@ async def test_a_look_at_a_manifest_that_is_gone_is_an_error(world: World) -> No
     await world.meddle("a")
     reader = world.reader()
     await reader.fence()
-    await world.memory.delete([MANIFEST])
+    await world.bare.delete([MANIFEST])
     with pytest.raises(NotFoundError, match="was there and is gone"):
         await reader.queue.read()
     with pytest.raises(NotFoundError, match="was there and is gone"):

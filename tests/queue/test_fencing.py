@@ -51,7 +51,7 @@ async def test_each_takeover_raises_the_epoch_by_one_and_keeps_the_rest(world: W
 )
 async def test_the_epoch_wraps_past_the_reserved_value(world: World, before: int, after: int) -> None:
     """2**64-1 means "no epoch" to the reference and is never taken."""
-    await world.memory.put(MANIFEST, struct.pack("<IQQH", 0, 5, before, 1))
+    await world.bare.put(MANIFEST, struct.pack("<IQQH", 0, 5, before, 1))
     reader = world.reader()
     await reader.fence()
     assert reader.queue.epoch == after
@@ -111,10 +111,10 @@ async def test_a_fenced_dequeue_changes_nothing(world: World) -> None:
     old = world.reader()
     await old.fence()
     await world.reader().fence()
-    before = (await world.memory.get(MANIFEST)).body
+    before = (await world.bare.get(MANIFEST)).body
     with pytest.raises(FencedError):
         await old.queue.dequeue(0)
-    assert (await world.memory.get(MANIFEST)).body == before
+    assert (await world.bare.get(MANIFEST)).body == before
 
 
 async def test_fenced_is_for_ever(world: World) -> None:

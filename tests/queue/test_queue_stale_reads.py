@@ -7,7 +7,6 @@ import pytest
 
 from buffer import (
     Consumer,
-    MemoryStore,
     Producer,
     ProducerConfig,
     StorageError,
@@ -15,15 +14,16 @@ from buffer import (
     parse_manifest,
 )
 from buffer.testing import Delay, FaultStore, StaleRead, lost_answer
+from tests.real_stores import NewStore
 
 pytestmark = pytest.mark.virtual_time
 
 MANIFEST = "ingest/manifest"
 
 
-async def test_an_older_manifest_does_not_settle_a_doubt() -> None:
+async def test_an_older_manifest_does_not_settle_a_doubt(new_store: NewStore) -> None:
     """A lost append that was consumed meanwhile stays unknown, also if the next read shows a time before it."""
-    store = FaultStore(MemoryStore())
+    store = FaultStore(new_store())
     faulty = FaultStore(store)
     async with Consumer(store) as consumer, Producer(faulty, ProducerConfig(flush_interval=0.01)) as producer:
         await (await producer.produce([b"a"])).watcher.await_durable()
@@ -44,9 +44,9 @@ async def test_an_older_manifest_does_not_settle_a_doubt() -> None:
     assert manifest.next_sequence == 2 and len(manifest) == 0
 
 
-async def test_a_consumer_is_not_fenced_by_the_past() -> None:
+async def test_a_consumer_is_not_fenced_by_the_past(new_store: NewStore) -> None:
     """A read from before its own fence fails for the moment; the next one goes on."""
-    store = FaultStore(MemoryStore())
+    store = FaultStore(new_store())
     async with Producer(store, ProducerConfig(flush_interval=0.01)) as producer:
         await (await producer.produce([b"a"])).watcher.await_durable()
     async with Consumer(store) as consumer:

@@ -9,21 +9,7 @@ from collections.abc import AsyncIterator, Iterator
 import pytest
 
 from buffer.store.s3 import S3Config, S3Store
-from tests.s3.servers import Server, ceph, ministack, seaweedfs
-
-
-@pytest.fixture(scope="session")
-def seaweedfs_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """One SeaweedFS for the whole session."""
-    with seaweedfs(tmp_path_factory.mktemp("seaweedfs")) as server:
-        yield server
-
-
-@pytest.fixture(scope="session")
-def ministack_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """One MiniStack for the whole session."""
-    with ministack(tmp_path_factory.mktemp("ministack")) as server:
-        yield server
+from tests.s3.servers import Server, ceph
 
 
 @pytest.fixture(scope="session")

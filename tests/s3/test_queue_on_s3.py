@@ -59,6 +59,15 @@ async def lossy_store(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    ("server", "anyio_backend"),
+    [
+        ("seaweedfs", "trio"),
+        ("ministack", "asyncio"),
+        pytest.param("ceph", "trio", marks=pytest.mark.ceph),
+    ],
+    indirect=True,
+)
 async def test_lost_answers_do_not_disturb_a_counter(server: Server) -> None:
     """32 writers add one 20 times each, with lost answers; the counter stands at exactly 640."""
     (check,) = (check for check in CHECKS if check.name == "counting_together")

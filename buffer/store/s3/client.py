@@ -80,6 +80,7 @@ class S3Client:
         transport: Any httpx transport; closed by `aclose`.
         clock: Wall clock of the signatures.
         rng: Source of the jitter.
+        workers: Where bodies are hashed.
     """
 
     def __init__(
@@ -90,6 +91,7 @@ class S3Client:
         transport: HttpTransport,
         clock: Clock,
         rng: random.Random,
+        workers: CpuWorkers,
     ) -> None:
         self._config = config
         self._credentials = credentials
@@ -109,7 +111,7 @@ class S3Client:
             cap=config.retry_cap,
         )
         self._budget = RetryBudget()
-        self._workers = CpuWorkers()
+        self._workers = workers
         self._route = self._route_to(config.region or DEFAULT_REGION)
         self._skew_ms = 0
 

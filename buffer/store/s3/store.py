@@ -67,6 +67,7 @@ class S3Store:
         transport: Any httpx transport; by default one of our own that is fast with large bodies.
         clock: Wall clock of the signatures.
         rng: Source of the jitter.
+        workers: Where bodies are hashed; by default large ones in threads.
     """
 
     def __init__(
@@ -77,9 +78,11 @@ class S3Store:
         transport: HttpTransport | None = None,
         clock: Clock = SYSTEM_CLOCK,
         rng: random.Random | None = None,
+        workers: CpuWorkers | None = None,
     ) -> None:
         self._config = config
-        self._components = (credentials, transport, clock, rng)
+        self._components = (credentials, transport, rng, workers, None if clock is SYSTEM_CLOCK else clock)
+        self._workers = workers or CpuWorkers()
         self._transport = transport or SocketTransport(
             ca_bundle=config.ca_bundle,
             connect_timeout=config.connect_timeout,
@@ -91,8 +94,8 @@ class S3Store:
             transport=self._transport,
             clock=clock,
             rng=rng or random.Random(),
+            workers=self._workers,
         )
-        self._workers = CpuWorkers()
         self._root = f"{config.prefix}/" if config.prefix else ""
         # Ceph before release 17 takes If-Match only without the quotes; None until a write has told.
         self._unquoted: bool | None = None
@@ -338,8 +341,7 @@ class S3Store:
         return f"<S3Store {self.url}>"
 
     def __reduce__(self) -> tuple[type[S3Store], tuple[S3Config]]:
-        credentials, transport, clock, rng = self._components
-        if not (credentials is None and transport is None and rng is None and clock is SYSTEM_CLOCK):
+        if any(component is not None for component in self._components):
             raise TypeError(
                 "an S3Store with components of its own cannot be pickled; only one made from settings can"
             )
