@@ -115,7 +115,7 @@ class ConsumerConfig:
     (Not in RFC 0001.)"""
 
     manifest_timeout: float = 60.0
-    """Seconds within which fencing, dequeuing or polling must get through conflicts and transient failures.
+    """Seconds within which fencing and dequeuing must get through conflicts and transient failures.
     (Not in RFC 0001.)"""
 
     close_timeout: float = 30.0

@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from typing import ParamSpec, TypeVar
+from typing import Final, ParamSpec, TypeVar
 
 import anyio
 import anyio.to_thread
+from anyio.lowlevel import RunVar
 
 __all__ = ["CpuWorkers"]
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
+# Limiters belong to one event loop; whoever holds these workers may be made outside of any and used in several.
+_limiter: Final[RunVar[anyio.CapacityLimiter]] = RunVar("buffer cpu workers")
+
 
 class CpuWorkers:
-    """Runs pure functions, at most one thread per processor at a time.
+    """Runs pure functions, on each event loop at most one thread per processor at a time.
 
     Args:
         threshold_bytes: Work on fewer bytes than this runs inline: handing it to a thread would cost more
@@ -25,7 +29,6 @@ class CpuWorkers:
 
     def __init__(self, threshold_bytes: float = 256 * 1024) -> None:
         self._threshold_bytes = threshold_bytes
-        self._limiter: anyio.CapacityLimiter | None = None
 
     async def run(self, size_bytes: int, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Return `function(*args, **kwargs)`, in a thread if it works on many bytes.
@@ -34,6 +37,9 @@ class CpuWorkers:
         """
         if size_bytes < self._threshold_bytes:
             return function(*args, **kwargs)
-        if self._limiter is None:
-            self._limiter = anyio.CapacityLimiter(os.cpu_count() or 1)
-        return await anyio.to_thread.run_sync(lambda: function(*args, **kwargs), limiter=self._limiter)
+        try:
+            limiter = _limiter.get()
+        except LookupError:
+            limiter = anyio.CapacityLimiter(os.cpu_count() or 1)
+            _limiter.set(limiter)
+        return await anyio.to_thread.run_sync(lambda: function(*args, **kwargs), limiter=limiter)

@@ -13,7 +13,7 @@ from buffer.cli.interrupts import run
 from buffer.cli.views import pretty
 from buffer.cli.wording import counted, one_line
 
-__all__ = ["gc"]
+__all__ = ["gc", "report"]
 
 _SAFE_GRACE_SECONDS = ConsumerConfig().gc_grace_period
 
@@ -55,7 +55,15 @@ def gc(
             "the default settings has yet to enqueue may be deleted",
             err=True,
         )
-    collection = run(lambda _interrupts: _collect(store_url, config, delete=delete))
+    report(run(lambda _interrupts: _collect(store_url, config, delete=delete)), as_json=as_json)
+
+
+def report(collection: Collection, *, as_json: bool) -> None:
+    """Tell what was done, and what was not.
+
+    Raises:
+        CommandError: A batch could not be deleted.
+    """
     if as_json:
         click.echo(pretty(_json(collection)), nl=False)
     else:

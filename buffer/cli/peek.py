@@ -39,8 +39,8 @@ class ManifestReader:
         self._etag: str | None = None
         self.view: ManifestView | None = None
 
-    async def refresh(self) -> bool:
-        """Read the manifest and return whether it has changed; a manifest that is not there is no change.
+    async def refresh(self) -> None:
+        """Read the manifest into `view`; one that is not there leaves it as it was.
 
         Raises:
             FormatError: It breaks a rule of the format.
@@ -49,16 +49,15 @@ class ManifestReader:
         try:
             found = await self._store.get(self._path, if_none_match=self._etag)
         except NotFoundError:
-            return False
+            return
         if found is None:
-            return False
+            return
         try:
             self.view = parse_manifest(found.body, known=self.view)
         except FormatError as error:
             error.path = self._path
             raise
         self._etag = found.etag
-        return True
 
 
 async def peek(

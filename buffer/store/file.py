@@ -114,7 +114,8 @@ class FileStore:
         """Write an object; see `ObjectStore.put`.
 
         Cancellation while the body is being written, or while others hold the key's lock, leaves nothing behind.
-        Once the commit has begun it runs to its end, and the call returns.
+        Once the commit has begun it runs to its end, and the call returns. Only asyncio's own `Task.cancel` does
+        not wait for it: the write is then applied or not, but whole.
 
         Raises:
             UnknownOutcomeError: The object is in place, but the folder could not be made durable.

@@ -6,7 +6,7 @@ modification time: it is part of the file, so bytes and version appear in one st
 that anybody believes: each write sets it later than the version before, whatever the clock says, and makes sure
 that the file system has kept it to the nanosecond.
 
-Methods block; they run in worker threads. Every `OSError` ends here.
+Methods block; they run in worker threads. They raise this library's errors, and `sweep` an `OSError`.
 """
 
 from __future__ import annotations
@@ -196,7 +196,7 @@ class StagedWrite:
         oldest = max(there or 0, lock.deleted_version()) + 1
         if self._version >= oldest:
             return self._version
-        # Only after a clock that stepped back, or that another writer's commit has overtaken since staging.
+        # The clock has stepped back, or stood still, since the version before.
         with Folder(self._root, _TEMP) as temp:
             fd = os.open(self._temp, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=temp.fd)
             try:

@@ -66,7 +66,11 @@ class Cli:
 
     @contextmanager
     def start(
-        self, *arguments: str, program: Sequence[str] = ("-m", "buffer"), **options: Any
+        self,
+        *arguments: str,
+        executable: str = sys.executable,
+        program: Sequence[str] = ("-m", "buffer"),
+        **options: Any,
     ) -> Iterator[subprocess.Popen[bytes]]:
         """Run a command as a process with pipes; it is killed if the test leaves it behind."""
         streams: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
@@ -76,7 +80,7 @@ class Cli:
         previous = signal.signal(signal.SIGINT, signal.default_int_handler)
         try:
             process = subprocess.Popen(
-                (sys.executable, *program, *arguments),
+                (executable, *program, *arguments),
                 env=environment | options.pop("env", {}),
                 **(streams | options),
             )

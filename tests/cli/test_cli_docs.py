@@ -17,6 +17,7 @@ from tests.cli.support import PATIENCE, ROOT
 
 PAGE = ROOT / "docs" / "cli.md"
 CONSOLE_BLOCK = re.compile(r"^```console\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+SHOWN_FOLDER = "/tmp/"  # noqa: S108 - only on the page; examples run in a folder of their own
 MARK = "--- end of a command ---"
 
 # What differs from run to run: names, times, and what was measured.
@@ -60,7 +61,7 @@ def run_all(commands: list[str], folder: Path) -> list[str]:
         "LC_ALL": "C.UTF-8",
     }
     done = subprocess.run(
-        ("bash", "-c", "\n".join(lines).replace("/tmp/", f"{folder}/")),
+        ("bash", "-c", "\n".join(lines).replace(SHOWN_FOLDER, f"{folder}/")),
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         check=True,
@@ -68,7 +69,7 @@ def run_all(commands: list[str], folder: Path) -> list[str]:
         env=environment,
         timeout=PATIENCE,
     )
-    *outputs, rest = done.stdout.decode().replace(f"{folder}/", "/tmp/").split(f"{MARK}\n")
+    *outputs, rest = done.stdout.decode().replace(f"{folder}/", SHOWN_FOLDER).split(f"{MARK}\n")
     assert rest == ""
     return outputs
 

@@ -8,7 +8,9 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from buffer import Compression, ManifestView, Metadata, encode_batch
+from buffer import Collection, Compression, ManifestView, Metadata, StorageError, encode_batch
+from buffer.cli.collect import report
+from buffer.cli.exits import CommandError
 from buffer.cli.status import QueueStatus
 from buffer.format import NewEntry
 from tests.cli.support import Cli
@@ -257,6 +259,20 @@ def test_gc_tells_scripts_everything(one_taken_one_queued: tuple[Cli, str, str])
         "kept": {"ingest/manifest": "not_a_batch", queued: "referenced"},
         "failed": {},
     }
+
+
+@pytest.mark.parametrize("as_json", [True, False])
+def test_gc_fails_if_a_batch_could_not_be_deleted(as_json: bool, capsys: pytest.CaptureFixture[str]) -> None:
+    """After it has told which one, and why."""
+    failed = {"ingest/a.batch": StorageError("the store failed", status=503)}
+    with pytest.raises(CommandError, match=r"^1 batch could not be deleted$"):
+        report(Collection((), {}, failed, 0, dry_run=False), as_json=as_json)
+    said = capsys.readouterr()
+    if as_json:
+        assert json.loads(said.out)["failed"] == {"ingest/a.batch": "the store failed [status=503]"}
+    else:
+        assert said.out == ""
+        assert "failed: ingest/a.batch: the store failed [status=503]\ndeleted: 0, 0 bytes\n" in said.err
 
 
 def test_gc_without_a_manifest_deletes_nothing(cli: Cli) -> None:

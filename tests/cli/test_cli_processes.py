@@ -104,6 +104,23 @@ def test_text_that_cannot_be_written_is_an_error(full_queue: Cli) -> None:
     assert outcome.stderr == "opendata-buffer: error: No space left on device\n"
 
 
+@pytest.mark.parametrize(
+    ("redirection", "command", "message"),
+    [
+        ("<&-", "produce", "<stdin>: Bad file descriptor; nothing came before it"),
+        (">&-", "consume", "<stdout>: Bad file descriptor"),
+    ],
+)
+def test_a_closed_stream_is_an_error(full_queue: Cli, redirection: str, command: str, message: str) -> None:
+    """As some service managers start programs."""
+    with full_queue.start(
+        executable="bash", program=("-c", f'exec "$0" -m buffer {command} {redirection}', sys.executable)
+    ) as process:
+        outcome = finish(process)
+    assert (outcome.code, outcome.error) == (1, message)
+    assert length(full_queue) == 3
+
+
 @SIGNALS
 def test_a_signal_ends_following_with_everything_written_taken(cli: Cli, signum: signal.Signals) -> None:
     """The process dies of the signal, as a shell and a service manager expect, and says nothing."""
@@ -210,6 +227,22 @@ def test_a_named_pipe_without_a_writer_can_be_interrupted(cli: Cli, tmp_path: Pa
         insist(process, signal.SIGINT)
         assert process.wait(PATIENCE) == -signal.SIGINT
     assert cli.ok("consume").stdout == b"one\n"
+
+
+def test_an_interrupted_demo_leaves_nothing_behind(cli: Cli, tmp_path: Path) -> None:
+    """Its folder goes also when it does not come to its end."""
+    path, folder = tmp_path / "pipe", tmp_path / "temporary"
+    os.mkfifo(path)
+    folder.mkdir()
+    with cli.start("demo", str(path), env={"TMPDIR": str(folder)}) as process, path.open("wb") as pipe:
+        pipe.write(b"one\n")
+        pipe.flush()
+        wait_until_read(pipe)
+        assert len(list(folder.iterdir())) == 1
+        process.send_signal(signal.SIGINT)
+        outcome = finish(process)
+    assert (outcome.code, outcome.stdout, outcome.stderr) == (-signal.SIGINT, b"", "")
+    assert list(folder.iterdir()) == []
 
 
 def test_looking_can_follow(cli: Cli) -> None:

@@ -70,6 +70,8 @@ def test_documents_are_utf_8_and_end_with_a_newline() -> None:
         ((), [None] * 4),
         ((0, 0, 2), [1, 1, 2, 2]),
         ((0, 9), [0, 0, 0, 0]),
+        ((0, 3, 2), [0, 0, 0, 2]),
+        ((9, 10), [None] * 4),
     ],
 )
 def test_each_record_has_the_metadata_that_covers_it(

@@ -3,14 +3,15 @@
 Run as `consumer_worker.py STORE_URL DATABASE STOP_FILE MODE BACKEND`. Each batch goes into the database in one
 transaction with its sequence, and the next process resumes after the last sequence there. MODE is `serial` or
 `ahead`: which of the two ways to read is used. The process ends when it finds the queue empty after the stop
-file has appeared.
+file has appeared. It fails when another process has taken the database or the queue over.
 """
 
 from __future__ import annotations
 
 import sqlite3
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 import anyio
 
@@ -25,26 +26,34 @@ CONFIG = ConsumerConfig(gc_interval=0.5, gc_grace_period=10.0)
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS batches (sequence INTEGER, location TEXT);
 CREATE TABLE IF NOT EXISTS records (sequence INTEGER, position INTEGER, producer TEXT, number INTEGER);
+CREATE TABLE IF NOT EXISTS owners (number INTEGER PRIMARY KEY);
 """
 
 
 class Sink:
-    """The database: batches and their sequences are in it together or not at all."""
+    """The database: batches and their sequences are in it together or not at all.
+
+    Fencing the queue does not reach into a database, so the database has its own count of owners. A process that
+    was only asleep when another one took over can write no more.
+    """
 
     def __init__(self, path: str) -> None:
-        self._database = sqlite3.connect(path)
+        self._database = sqlite3.connect(path, isolation_level=None, timeout=30)
         self._database.execute("PRAGMA journal_mode = WAL")
         self._database.execute("PRAGMA synchronous = FULL")
         self._database.executescript(SCHEMA)
-
-    def last_sequence(self) -> int | None:
-        """Return the sequence of the last batch that is in the database for good."""
-        last: int | None = self._database.execute("SELECT max(sequence) FROM batches").fetchone()[0]
-        return last
+        with self._transaction():
+            self._owner = self._newest_owner() + 1
+            self._database.execute("INSERT INTO owners VALUES (?)", (self._owner,))
+            self.last_sequence: int | None = self._database.execute(
+                "SELECT max(sequence) FROM batches"
+            ).fetchone()[0]
 
     def store(self, batches: Sequence[ConsumedBatch]) -> None:
         """Add batches in one transaction."""
-        with self._database:
+        with self._transaction():
+            if self._newest_owner() != self._owner:
+                sys.exit("another process has taken the database over")
             for batch in batches:
                 rows = []
                 for position, record in enumerate(batch.entries):
@@ -52,6 +61,20 @@ class Sink:
                     rows.append((batch.sequence, position, producer.decode(), int(number)))
                 self._database.executemany("INSERT INTO records VALUES (?, ?, ?, ?)", rows)
                 self._database.execute("INSERT INTO batches VALUES (?, ?)", (batch.sequence, batch.location))
+
+    def _newest_owner(self) -> int:
+        newest: int = self._database.execute("SELECT coalesce(max(number), 0) FROM owners").fetchone()[0]
+        return newest
+
+    @contextmanager
+    def _transaction(self) -> Iterator[None]:
+        self._database.execute("BEGIN IMMEDIATE")
+        try:
+            yield
+        except BaseException:
+            self._database.execute("ROLLBACK")
+            raise
+        self._database.execute("COMMIT")
 
 
 async def serial(consumer: Consumer, sink: Sink) -> bool:
@@ -88,7 +111,7 @@ async def main(store_url: str, database: str, stop_file: str, mode: str) -> None
     step = {"serial": serial, "ahead": ahead}[mode]
     async with (
         open_store(store_url) as store,
-        Consumer(store, CONFIG, last_acked_sequence=sink.last_sequence()) as consumer,
+        Consumer(store, CONFIG, last_acked_sequence=sink.last_sequence) as consumer,
     ):
         while True:
             # Looked for before the queue is: what was enqueued before the file appeared must be found.

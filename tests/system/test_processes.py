@@ -1,10 +1,11 @@
-"""Two producers and a consumer, each a process of its own, on one file store; all of them killed again and again."""
+"""Producers and consumers, each a process of its own, on one file store: killed, or put to sleep, again and again."""
 
 from __future__ import annotations
 
 import json
 import os
 import random
+import signal
 import sqlite3
 import subprocess
 import sys
@@ -59,13 +60,7 @@ class Worker:
 
     def _start(self) -> subprocess.Popen[bytes]:
         self._began_at = self._progress()
-        with self._errors.open("wb") as errors:
-            return subprocess.Popen(
-                [sys.executable, *self._command(self.kills)],
-                stdin=subprocess.DEVNULL,
-                stderr=errors,
-                env={**os.environ, "PYTHONPATH": str(ROOT)},
-            )
+        return start(self._command(self.kills), self._errors)
 
     def step(self, *, work_is_left: bool = True) -> bool:
         """Kill and restart if it is time to; return whether the last process has ended well.
@@ -95,6 +90,16 @@ class Worker:
         """Kill the process without any warning, and wait until it is gone."""
         self._process.kill()
         self._process.wait()
+
+
+def start(command: list[str], errors: Path) -> subprocess.Popen[bytes]:
+    with errors.open("wb") as stderr:
+        return subprocess.Popen(
+            [sys.executable, *command],
+            stdin=subprocess.DEVNULL,
+            stderr=stderr,
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+        )
 
 
 def milestones(total: int, kills: int) -> list[int]:
@@ -134,15 +139,16 @@ def consumer(store: Path, database: Path, stop: Path, folder: Path) -> Worker:
             *(("serial", "ahead")[kills // 2 % 2], BACKENDS[kills % 2]),
         ]
 
-    def progress() -> int:
-        try:
-            (count,) = query(database, "SELECT coalesce(max(rowid), 0) FROM records")[0]
-        except sqlite3.OperationalError:
-            # Not created yet, or being recovered by the process that was just started.
-            return 0
-        return int(count)
+    return Worker("consumer", command, lambda: records_in(database), milestones(RECORDS, KILLS), folder)
 
-    return Worker("consumer", command, progress, milestones(RECORDS, KILLS), folder)
+
+def records_in(database: Path) -> int:
+    try:
+        (count,) = query(database, "SELECT coalesce(max(rowid), 0) FROM records")[0]
+    except sqlite3.OperationalError:
+        # Not created yet, or being recovered by the process that was just started.
+        return 0
+    return int(count)
 
 
 def query(database: Path, statement: str) -> list[tuple[Any, ...]]:
@@ -151,6 +157,38 @@ def query(database: Path, statement: str) -> list[tuple[Any, ...]]:
         return connection.execute(statement).fetchall()
     finally:
         connection.close()
+
+
+def check_sink(folder: Path, *names: str) -> tuple[int, int, int]:
+    """Compare what the producers had been told with what the sink has: all of it, once, and in order.
+
+    Returns the number of durable records, the number of batches, and the last epoch.
+    """
+    database = folder / "sink.db"
+    batches = query(database, "SELECT sequence, location FROM batches ORDER BY rowid")
+    assert [sequence for sequence, _ in batches] == list(range(len(batches)))
+    location_of = dict(batches)
+    assert len(set(location_of.values())) == len(batches)
+
+    durable = 0
+    for name in names:
+        found = query(
+            database,
+            "SELECT sequence, position, number FROM records "  # noqa: S608 - the names are the test's own
+            f"WHERE producer = '{name}' ORDER BY rowid",
+        )
+        numbers = [number for _, _, number in found]
+        assert all(first < second for first, second in pairwise(numbers))
+        place_of = {number: (sequence, position) for sequence, position, number in found}
+        for receipt in receipts(folder / f"{name}.log"):
+            sequence, start_index = receipt["sequence"], receipt["start_index"]
+            assert location_of[sequence] == receipt["location"]
+            for i in range(receipt["count"]):
+                assert place_of[receipt["first"] + i] == (sequence, start_index + i)
+            durable += receipt["count"]
+    manifest = parse_manifest((folder / "store/ingest/manifest").read_bytes())
+    assert len(manifest) == 0 and manifest.next_sequence == len(batches)
+    return durable, len(batches), manifest.epoch
 
 
 @contextmanager
@@ -181,36 +219,62 @@ def test_nothing_is_lost_or_doubled_when_processes_are_killed(
     seconds = time.monotonic() - began
 
     assert reader.kills == KILLS and sum(worker.kills for worker in producers) == KILLS
-    batches = query(database, "SELECT sequence, location FROM batches ORDER BY rowid")
-    assert [sequence for sequence, _ in batches] == list(range(len(batches)))
-    location_of = dict(batches)
-    assert len(set(location_of.values())) == len(batches)
-
-    durable = unreported = 0
-    for name in ("left", "right"):
-        found = query(
-            database,
-            "SELECT sequence, position, number FROM records "  # noqa: S608 - the name is one of two
-            f"WHERE producer = '{name}' ORDER BY rowid",
-        )
-        numbers = [number for _, _, number in found]
-        assert all(first < second for first, second in pairwise(numbers))
-        place_of = {number: (sequence, position) for sequence, position, number in found}
-        for receipt in receipts(tmp_path / f"{name}.log"):
-            sequence, start_index = receipt["sequence"], receipt["start_index"]
-            assert location_of[sequence] == receipt["location"]
-            for i in range(receipt["count"]):
-                assert place_of[receipt["first"] + i] == (sequence, start_index + i)
-            durable += receipt["count"]
-        unreported += len(found)
-    unreported -= durable
+    durable, batches, epoch = check_sink(tmp_path, "left", "right")
     assert durable >= RECORDS
-
-    manifest = parse_manifest((store / "ingest/manifest").read_bytes())
-    assert len(manifest) == 0 and manifest.next_sequence == len(batches)
-    assert 1 <= manifest.epoch <= KILLS + 1
+    assert 1 <= epoch <= KILLS + 1
     with capsys.disabled():
         print(
-            f"\n{durable} records reported durable and {unreported} more in {len(batches)} batches, "
+            f"\n{durable} records reported durable and {records_in(database) - durable} more in {batches} batches, "
             f"{KILLS} kills of producers and {KILLS} of the consumer, {seconds:.1f} s"
         )
+
+
+NAPS = 4
+RECORDS_BETWEEN_NAPS = 3000
+
+
+@pytest.mark.slow
+def test_a_consumer_that_was_asleep_does_no_harm_when_it_wakes_up(tmp_path: Path) -> None:
+    """Stopped in the middle of its work and replaced meanwhile, it ends with an error and has doubled nothing."""
+    store, database, stop = tmp_path / "store", tmp_path / "sink.db", tmp_path / "stop"
+
+    def consume(number: int) -> subprocess.Popen[bytes]:
+        mode, backend = ("serial", "ahead")[number // 2 % 2], BACKENDS[number % 2]
+        script = str(HERE / "consumer_worker.py")
+        command = [script, store.as_uri(), str(database), str(stop), mode, backend]
+        return start(command, tmp_path / f"consumer-{number}.stderr")
+
+    def wait_for_records(count: int, seconds: float) -> bool:
+        until = time.monotonic() + seconds
+        while records_in(database) < count and time.monotonic() < until:
+            time.sleep(0.02)
+        return records_in(database) >= count
+
+    source = start(
+        [str(HERE / "producer_worker.py"), store.as_uri(), "only", str(tmp_path / "only.log"), "0", "trio"],
+        tmp_path / "producer.stderr",
+    )
+    consumers = [consume(0)]
+    try:
+        for number in range(1, NAPS + 1):
+            assert wait_for_records(records_in(database) + RECORDS_BETWEEN_NAPS, 30)
+            sleeper = consumers[-1]
+            sleeper.send_signal(signal.SIGSTOP)
+            consumers.append(consume(number))
+            # It may have been stopped while it held a lock that the new one needs; then nothing moves until it wakes.
+            wait_for_records(records_in(database) + RECORDS_BETWEEN_NAPS, 3)
+            sleeper.send_signal(signal.SIGCONT)
+            assert sleeper.wait(30) == 1
+            said = (tmp_path / f"consumer-{number - 1}.stderr").read_text()
+            assert "FencedError" in said or "has taken the database over" in said, said
+        source.kill()
+        source.wait()
+        stop.touch()
+        assert consumers[-1].wait(30) == 0
+    finally:
+        for process in (source, *consumers):
+            process.kill()
+            process.wait()
+    durable, _, epoch = check_sink(tmp_path, "only")
+    assert durable >= NAPS * RECORDS_BETWEEN_NAPS
+    assert epoch == NAPS + 1

@@ -10,7 +10,7 @@ from typing import overload
 import pytest
 from anyio.lowlevel import checkpoint
 
-from buffer.errors import Error, NotFoundError, PreconditionError, StorageError
+from buffer.errors import AccessDeniedError, Error, NotFoundError, PreconditionError, StorageError
 from buffer.store import (
     OVERWRITE,
     ByteRange,
@@ -24,7 +24,21 @@ from buffer.store import (
     Suffix,
 )
 from buffer.store.rules import part_bounds
-from buffer.testing import CHECKS, Check, ConformanceError, FaultStore, GatedStore, ListShape, Profile
+from buffer.testing import (
+    CHECKS,
+    Check,
+    ConformanceError,
+    Fault,
+    FaultStore,
+    GatedStore,
+    ListShape,
+    MissingAs,
+    Profile,
+    conflict,
+    lost_answer,
+    lost_request,
+    unavailable,
+)
 
 SMALL = Profile(writers=8, increments=4, listed_keys=120, large_body_bytes=100_000, time_limit=20)
 
@@ -61,6 +75,7 @@ def test_every_check_has_its_name_and_claim() -> None:
         assert str(check) == check.name
 
 
+@pytest.mark.slow
 async def test_a_passing_check_leaves_nothing_behind() -> None:
     """Checks delete what they wrote, so that they can run against a bucket that is in use."""
     store = MemoryStore()
@@ -257,12 +272,43 @@ async def test_broken_stores_are_found(make: Callable[[], ObjectStore], found_by
     assert failed >= found_by
 
 
+@pytest.mark.slow
 async def test_a_store_that_declares_content_hashes_passes() -> None:
     """ETags made of the content break no rule but those about equal bytes, which then do not apply."""
     profile = Profile(writers=8, increments=4, listed_keys=120, etag_is_content_hash=True)
     skipped = {check.name for check in CHECKS if not check.applies(profile)}
     assert skipped == {"equal_bytes", "old_bytes_again"}
     assert await failing_checks(HashesContent(), profile) == set()
+
+
+async def test_a_store_that_loses_answers_passes_the_races() -> None:
+    """Overload, undecided conflicts and lost answers keep the protocol: they cost tries, and no check its result."""
+    store = FaultStore(MemoryStore())
+    faults: tuple[Fault, ...] = (lost_answer(), lost_request(), unavailable(), conflict())
+    injections = [
+        # The first writer of each race; the counter's first write is its creation.
+        *(store.inject("put", fault, key=f"run/race_to_create/{n}") for n, fault in enumerate(faults[:3])),
+        *(
+            store.inject("put", fault, key="run/race_to_match/object", skip=1 + n * SMALL.writers)
+            for n, fault in enumerate(faults[:3])
+        ),
+        *(
+            store.inject("put", fault, key="run/counting_together/counter", skip=1 + n, times=5)
+            for n, fault in enumerate(faults)
+        ),
+    ]
+    for check in CHECKS:
+        if check.name in {"race_to_create", "race_to_match", "counting_together"}:
+            await check(lambda: nullcontext(store), "run", SMALL)
+    assert all(injection.hits for injection in injections)
+
+
+async def test_other_errors_than_the_expected_are_failures() -> None:
+    """A store that refuses with another error than the protocol's fails the check, with both in its words."""
+    store = FaultStore(MemoryStore())
+    store.inject("get", MissingAs(AccessDeniedError("no permission to list")), times=None)
+    with pytest.raises(ConformanceError, match="must raise NotFoundError, but raised AccessDeniedError"):
+        await CHECKS[0](lambda: nullcontext(store), "scratch")
 
 
 async def test_a_store_that_never_answers_is_given_up() -> None:
