@@ -8,10 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import Enum
+from functools import partial
+from typing import Final
 
 from opentelemetry.metrics import MeterProvider, get_meter_provider
 
 __all__ = ["Instruments", "Role"]
+
+
+# The API's own suggestion is meant for milliseconds: a whole flush would fall into its first bucket.
+_SECONDS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 120.0)
 
 
 class Role(Enum):
@@ -31,7 +37,8 @@ class Instruments:
 
     def __init__(self, provider: MeterProvider | None = None) -> None:
         meter = (provider or get_meter_provider()).get_meter("buffer")
-        counter, gauge, histogram = meter.create_counter, meter.create_gauge, meter.create_histogram
+        counter, gauge = meter.create_counter, meter.create_gauge
+        histogram = partial(meter.create_histogram, explicit_bucket_boundaries_advisory=_SECONDS)
 
         # Once a batch is durable: object and manifest entry are both written.
         self.batches_flushed = counter("buffer.batches_flushed", "{batch}", "Batches made durable")

@@ -39,7 +39,6 @@ logger = logging.getLogger("buffer.consumer")
 
 ACKS_PER_DEQUEUE = 100
 _U64_MAX = 2**64 - 1
-_CONTENTION_CAP = 0.25
 
 
 class Consumer:
@@ -91,8 +90,8 @@ class Consumer:
             self._config.manifest_path,
             role=Role.CONSUMER,
             instruments=self._instruments,
-            contention=Contention(rng, cap=_CONTENTION_CAP),
-            failures=lambda: FailureBackoff(rng),
+            contention=Contention(rng, cap=0.0),
+            failures=FailureBackoff(rng),
             workers=workers,
             request_timeout=self._config.request_timeout,
         )

@@ -74,6 +74,10 @@ class Batch:
         self.inputs += 1
         return start_index
 
+    def let_go(self) -> None:
+        """Give up the bytes of a batch that has ended; whoever still holds it holds little."""
+        self.records, self.metadata, self.encoded, self.upload = [], [], b"", None
+
     @property
     def is_ready(self) -> bool:
         """Whether it can be committed or given up."""

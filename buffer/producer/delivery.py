@@ -15,6 +15,7 @@ import math
 import random
 from collections import deque
 from collections.abc import Callable
+from itertools import takewhile
 
 import anyio
 
@@ -97,35 +98,38 @@ class Delivery:
 
     async def run(self) -> None:
         """Work until cancelled."""
-        with self._sealed, self._to_upload:
-            async with anyio.create_task_group() as tasks:
-                for _ in range(self._config.upload_concurrency):
-                    tasks.start_soon(self._upload_all)
-                tasks.start_soon(self._commit_all)
+        async with anyio.create_task_group() as tasks:
+            for _ in range(self._config.upload_concurrency):
+                tasks.start_soon(self._upload_all)
+            tasks.start_soon(self._commit_all)
 
-    def abandon(self, reason: str) -> None:
-        """End every batch now. What may be in the manifest gets `UnknownOutcomeError`, the rest `ClosedError`."""
+    def abandon(self, reason: str, cause: BaseException | None = None) -> None:
+        """End every batch now. What may be in the manifest gets `UnknownOutcomeError`, the rest `ClosedError`.
+
+        No write of the manifest is begun afterwards.
+        """
         self._abandoned = reason
+        self._sealed.close()
+        self._to_upload.close()
         in_doubt = self._committing if self._queue.in_doubt else []
         for batch in self.pending:
+            error: Error
             if batch in in_doubt:
-                self._end(
-                    batch,
-                    UnknownOutcomeError(
-                        f"{reason} while its entry was being written: the batch may be in the queue",
-                        path=self._config.manifest_path,
-                    ),
+                error = UnknownOutcomeError(
+                    f"{reason} while its entry was being written: the batch may be in the queue",
+                    path=self._config.manifest_path,
                 )
             else:
-                self._end(
-                    batch, ClosedError(f"{reason} before the batch was durable: it is not in the queue")
-                )
+                error = ClosedError(f"{reason} before the batch was durable: it is not in the queue")
+            error.__cause__ = cause
+            self._end(batch, error)
 
     async def _upload_all(self) -> None:
         with self._to_upload.clone() as batches:
             async for batch in batches:
-                await self._upload(batch)
-                self._progress.set()
+                if not batch.outcome.is_set:
+                    await self._upload(batch)
+                    self._progress.set()
 
     async def _upload(self, batch: Batch) -> None:
         """Store a batch under a new name: afterwards it has an `upload` or an `error`."""
@@ -140,21 +144,21 @@ class Delivery:
                 )
                 batch.records = []
             entry = NewEntry(location, batch.metadata)
-            await self._put(location, batch)
+            await self._put(location, batch.encoded, batch.deadline)
         except Error as exc:
-            batch.error = exc
+            batch.error = _without_frames(exc)
             logger.warning("a batch of %d records could not be uploaded: %s", batch.record_count, exc)
         else:
             batch.upload = Upload(entry, batch_time_ms(location) or 0, named_at)
 
-    async def _put(self, location: str, batch: Batch) -> None:
+    async def _put(self, location: str, data: bytes, deadline: float) -> None:
         failures = FailureBackoff(self._rng)
         last: StorageError | None = None
         try:
-            with anyio.fail_after(batch.deadline - anyio.current_time()):
+            with anyio.fail_after(deadline - anyio.current_time()):
                 while True:
                     try:
-                        await self._store.put(location, batch.encoded)
+                        await self._store.put(location, data)
                         return
                     except StorageError as exc:
                         # The name is ours alone, so an upload without an answer may simply be repeated.
@@ -165,64 +169,70 @@ class Delivery:
                     logger.info("upload of %s failed, next attempt in %.3f s: %s", location, delay, last)
                     await anyio.sleep(delay)
         except TimeoutError as exc:
+            reason = (
+                f"the last failure was: {last}" if last else "its turn or the store's answer did not come"
+            )
             raise StorageError(
-                f"the batch was not uploaded within {self._config.delivery_timeout:g} s; "
-                + (f"the last failure was: {last}" if last else "the store did not answer"),
+                f"the batch was not uploaded within {self._config.delivery_timeout:g} s; {reason}",
                 path=location,
                 transient=True,
             ) from (last or exc)
 
     async def _commit_all(self) -> None:
         while True:
-            group = self._ready()
-            if group:
-                await self._commit(group)
+            self._end_failed()
+            if self._line and self._line[0].is_ready:
+                await self._commit(self._line[0].deadline)
             else:
                 self._progress = anyio.Event()
                 await self._progress.wait()
 
-    def _ready(self) -> list[Batch]:
-        """Return the uploaded batches at the head of the line; end the failed ones among them."""
-        group: list[Batch] = []
-        for batch in self.pending:
-            if not batch.is_ready:
-                break
-            if batch.error is None:
-                group.append(batch)
-            elif not group:
-                self._end(batch, batch.error)
-            else:
-                break
-        return group
+    def _end_failed(self) -> None:
+        """End the batches at the head of the line that could not be uploaded."""
+        while self._line and (error := self._line[0].error) is not None:
+            self._end(self._line[0], error)
 
-    async def _commit(self, group: list[Batch]) -> None:
-        entries = [batch.upload.entry for batch in group if batch.upload is not None]
-        deadline = min(batch.deadline for batch in group)
+    def _ready(self) -> list[Batch]:
+        """Return the uploaded batches at the head of the line."""
+        return list(takewhile(lambda batch: batch.upload is not None, self._line))
+
+    def _take(self) -> list[NewEntry]:
         # Left in place when this task dies or is cancelled: `abandon` needs to know.
-        self._committing = group
+        self._committing = self._ready()
+        return [batch.upload.entry for batch in self._committing if batch.upload is not None]
+
+    def _check(self) -> None:
+        """Refuse to write an entry that nobody waits for any more, or whose object may soon be gone."""
+        if self._abandoned is not None:
+            raise ClosedError(self._abandoned)
+        if any(self._is_too_old(batch) for batch in self._committing):
+            raise _EntryTooOldError("named too long ago")
+
+    async def _commit(self, deadline: float) -> None:
+        """Append what is ready, in one write. `deadline` is the first batch's, and so the earliest."""
+        self._committing = []
         try:
-            sequence = await self._queue.append(
-                entries, deadline=deadline, check=lambda: self._check_age(group)
-            )
+            sequence = await self._queue.append(self._take, deadline=deadline, check=self._check)
         except _EntryTooOldError:
-            for batch in group:
+            for batch in self._committing:
                 if self._is_too_old(batch):
                     logger.info("a batch was named too long ago to be enqueued and is uploaded again")
-                    await self._upload(batch)
-            return
+                    batch.upload = None
+                    self._sealed.send_nowait(batch)
         except Error as exc:
-            # Out of time for some does not mean out of time for all.
-            failed = [b for b in group if b.deadline <= deadline] if _ran_out_of_time(exc) else group
-            logger.warning("%d batches could not be enqueued: %s", len(failed), exc)
-            for batch in failed:
-                self._end(batch, exc)
+            self._fail(_without_frames(exc), deadline)
         else:
-            for number, batch in enumerate(group, sequence):
+            for number, batch in enumerate(self._committing, sequence):
                 self._end(batch, number)
 
-    def _check_age(self, group: list[Batch]) -> None:
-        if any(self._is_too_old(batch) for batch in group):
-            raise _EntryTooOldError("named too long ago")
+    def _fail(self, error: Error, deadline: float) -> None:
+        failed = self._committing or self._ready()
+        if _ran_out_of_time(error):
+            # Out of time for some does not mean out of time for all.
+            failed = [batch for batch in failed if batch.deadline <= deadline]
+        logger.warning("%d batches could not be enqueued: %s", len(failed), error)
+        for batch in failed:
+            self._end(batch, error)
 
     def _is_too_old(self, batch: Batch) -> bool:
         if batch.upload is None:
@@ -232,12 +242,16 @@ class Delivery:
         return max(by_wall_clock, by_event_loop) >= self._config.enqueue_deadline
 
     def _end(self, batch: Batch, result: int | Error) -> None:
+        if batch.outcome.is_set:
+            # Given up by `abandon` in the moment in which the answer came.
+            return
         self._line.remove(batch)
         if isinstance(result, Error):
             batch.outcome.fail(result)
         else:
             batch.outcome.succeed(result, batch.upload.entry.location if batch.upload else "")
         self._on_end(batch)
+        batch.let_go()
 
 
 def _ran_out_of_time(error: Error) -> bool:
@@ -245,3 +259,16 @@ def _ran_out_of_time(error: Error) -> bool:
     if isinstance(error, UnknownOutcomeError):
         return False
     return isinstance(error, PreconditionError) or (isinstance(error, StorageError) and error.transient)
+
+
+def _without_frames(error: Error) -> Error:
+    """Forget where an error came from: its frames hold the batch and whole manifests, and it may be kept for long."""
+    chain: list[BaseException | None] = [error]
+    seen: set[int] = set()
+    while chain:
+        link = chain.pop()
+        if link is not None and id(link) not in seen:
+            seen.add(id(link))
+            link.__traceback__ = None
+            chain += [link.__cause__, link.__context__]
+    return error

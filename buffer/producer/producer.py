@@ -39,7 +39,7 @@ __all__ = ["Producer", "ProducerStatistics"]
 logger = logging.getLogger("buffer.producer")
 
 _U32_MAX = 2**32 - 1
-_CONTENTION_CAP = 2.0
+_LONGEST_TURN = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,8 +111,8 @@ class Producer:
             self._config.manifest_path,
             role=Role.PRODUCER,
             instruments=self._instruments,
-            contention=Contention(self._rng, cap=_CONTENTION_CAP),
-            failures=lambda: FailureBackoff(self._rng),
+            contention=Contention(self._rng, cap=_LONGEST_TURN),
+            failures=FailureBackoff(self._rng),
             workers=self._workers,
             request_timeout=self._config.request_timeout,
         )

@@ -106,7 +106,8 @@ class QueueConsumer:
 
         def propose(view: ManifestView, in_doubt: bool) -> ManifestView | None:
             self._check_epoch(view)
-            return None if view.first_sequence > through else view.dequeue(through)
+            shorter = view.dequeue(through)
+            return None if shorter is view else shorter
 
         await self._manifest.update(propose, deadline=anyio.current_time() + self._timeout)
         self._show_length()

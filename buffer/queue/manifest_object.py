@@ -22,6 +22,7 @@ from typing import TypeAlias
 import anyio
 
 from buffer.errors import (
+    Error,
     FormatError,
     NotFoundError,
     PreconditionError,
@@ -40,7 +41,8 @@ logger = logging.getLogger("buffer.queue")
 
 Proposal: TypeAlias = Callable[[ManifestView, bool], ManifestView | None]
 """Given the current manifest, and whether an earlier write of the same change is in doubt: return the manifest
-to write, or None when the change is there already. May raise to give up; then nothing more is written."""
+to write, or None when the change is there already. May raise to give up; then nothing more is written. It raises
+`UnknownOutcomeError` if the manifest cannot tell what became of the write in doubt."""
 
 
 class ManifestObject:
@@ -52,7 +54,7 @@ class ManifestObject:
         role: Whose writes these are, for the counters.
         instruments: Where they are counted.
         contention: This party's knowledge of how busy the manifest is.
-        failures: Makes the backoff of one operation.
+        failures: How long to wait while the store fails.
         workers: Where large manifests are checked.
         request_timeout: Seconds after which one request counts as not answered.
     """
@@ -65,7 +67,7 @@ class ManifestObject:
         role: Role,
         instruments: Instruments,
         contention: Contention,
-        failures: Callable[[], FailureBackoff],
+        failures: FailureBackoff,
         workers: CpuWorkers,
         request_timeout: float,
     ) -> None:
@@ -80,6 +82,9 @@ class ManifestObject:
         self._etag: str | None = None
         self._doubted_etag: str | None = None
         self._current = False
+        self._unproven = False
+        self._trouble: str | None = None
+        self._rest_until = 0.0
         self.view = ManifestView.empty()
         self.in_doubt = False
         self.writes = 0
@@ -131,13 +136,13 @@ class ManifestObject:
     async def update(self, propose: Proposal, *, deadline: float) -> None:
         """Apply a change by compare-and-swap, repeating it until it is done or `deadline` has passed.
 
-        The first attempt goes out at once on the cached manifest, without a read, unless conflicts have been
-        frequent. While `in_doubt` is true afterwards, by exception or cancellation, a write may have been
-        applied; while it is false, an exception means that nothing was written.
+        The first attempt goes out on the cached manifest, without a read, unless that has often been out of date
+        of late. While `in_doubt` is true afterwards, by exception or cancellation, a write may have been applied;
+        while it is false, an exception means that nothing was written.
 
         Args:
             propose: The change.
-            deadline: Event loop time past which no further attempt is made.
+            deadline: Event loop time past which no further attempt is begun.
 
         Raises:
             PreconditionError: Others won every race until the deadline.
@@ -147,34 +152,72 @@ class ManifestObject:
             Error: What `propose` raised.
         """
         self.in_doubt = False
-        failures = self._failures()
+        self._unproven = self._etag is not None
         if self._contention.read_first:
             self._current = False
-            await anyio.sleep(self._contention.delay())
+        now = anyio.current_time()
+        pause = self._contention.pause(now)
+        if self._trouble is not None:
+            # A store in trouble is not asked more often because there are many operations that want something.
+            pause = max(pause, self._rest_until - now)
+            if now + pause > deadline:
+                raise StorageError(
+                    f"the store has been failing and is left alone for another {pause:.1f} s, which is longer than "
+                    f"there is time; the last failure was: {self._trouble}",
+                    path=self.path,
+                    transient=True,
+                )
+        pause = min(pause, deadline - now)
+        if pause > 0:
+            await anyio.sleep(pause)
         while failure := await self._attempt(propose):
-            lost = isinstance(failure, PreconditionError)
-            delay = self._contention.delay() if lost else failures.delay(failure)
+            delay = self._delay_after(failure)
             if anyio.current_time() + delay > deadline:
                 raise failure
             logger.debug("%s: next attempt in %.3f s after %s", self.path, delay, failure)
             await anyio.sleep(delay)
+        self._trouble = None
+        self._failures.reset()
+
+    def _delay_after(self, failure: StorageError) -> float:
+        if isinstance(failure, PreconditionError):
+            self._trouble = None
+            self._failures.reset()
+            return self._contention.delay()
+        delay = self._failures.delay(failure)
+        self._trouble, self._rest_until = str(failure), anyio.current_time() + delay
+        return delay
 
     async def _attempt(self, propose: Proposal) -> StorageError | None:
         """Make one attempt: None once the change is in the manifest, else the failure, if trying again may help."""
-        if not self._current:
+        from_cache = self._current
+        if not from_cache:
+            cached = self._etag
             try:
                 await self.read()
             except StorageError as exc:
                 if exc.transient:
                     return exc
                 raise
-        wanted = propose(self.view, self.in_doubt)
+            self._prove(fresh=self._etag == cached)
+        in_doubt = self.in_doubt
+        if self._etag != self._doubted_etag:
+            # The manifest has moved on, so the write in doubt is in it or never will be; `propose` says which.
+            self.in_doubt = False
+        try:
+            wanted = propose(self.view, in_doubt)
+        except UnknownOutcomeError:
+            self.in_doubt = True
+            raise
+        except Error:
+            if not from_cache:
+                raise
+            # The reason may have gone since: a manifest that was full, say. Only the present one may refuse.
+            self._current = False
+            return await self._attempt(propose)
         if wanted is None:
             self.in_doubt = False
             return None
-        if self._etag != self._doubted_etag:
-            # The manifest has moved on without the doubted write: its condition can never hold again.
-            self.in_doubt = False
         return await self._write(wanted)
 
     async def _write(self, wanted: ManifestView) -> StorageError | None:
@@ -188,17 +231,6 @@ class ManifestObject:
         try:
             with anyio.fail_after(self._request_timeout):
                 etag = await self._store.put(self.path, wanted.data, mode)
-        except (PreconditionError, NotFoundError) as exc:
-            # "Not found" is how some stores answer If-Match on a key that has been deleted.
-            self.in_doubt = doubt_before
-            self.conflicts += 1
-            self._instruments.manifest_conflicts.add(1, self._labels)
-            self._contention.lost()
-            if isinstance(exc, PreconditionError):
-                return exc
-            conflict = PreconditionError("the manifest to replace is gone", path=self.path, status=exc.status)
-            conflict.__cause__ = exc
-            return conflict
         except UnknownOutcomeError as exc:
             return self._doubt(exc)
         except TimeoutError as exc:
@@ -209,18 +241,46 @@ class ManifestObject:
             )
             unknown.__cause__ = exc
             return self._doubt(unknown)
-        except StorageError as exc:
-            self.in_doubt, self._current = doubt_before, True
-            if exc.transient:
+        except PreconditionError as exc:
+            self.in_doubt = doubt_before
+            return self._lose(exc)
+        except Error as exc:
+            self.in_doubt = doubt_before
+            if isinstance(exc, NotFoundError) and mode is not CREATE:
+                # How some stores answer a condition on a key that has been deleted.
+                conflict = PreconditionError(
+                    "the manifest to replace is gone", path=self.path, status=exc.status
+                )
+                conflict.__cause__ = exc
+                return self._lose(conflict)
+            self._current = True
+            if isinstance(exc, StorageError) and exc.transient:
                 return exc
             raise
         self.view, self._etag = wanted, etag
         self.in_doubt, self._current = False, True
-        self._contention.won(anyio.current_time() - began)
+        self._prove(fresh=True)
+        now = anyio.current_time()
+        self._contention.won(now, now - began)
         return None
+
+    def _lose(self, conflict: PreconditionError) -> PreconditionError:
+        self.conflicts += 1
+        self._instruments.manifest_conflicts.add(1, self._labels)
+        self._prove(fresh=False)
+        self._contention.lost()
+        return conflict
+
+    def _prove(self, *, fresh: bool) -> None:
+        """Learn, once in an operation, whether the manifest was still the cached one."""
+        if self._unproven:
+            self._unproven = False
+            self._contention.cached(fresh=fresh)
 
     def _doubt(self, error: UnknownOutcomeError) -> UnknownOutcomeError:
         self._doubted_etag = self._etag
+        # A change that is found from here on may be our own.
+        self._unproven = False
         self._instruments.unknown_outcomes.add(1, self._labels)
         logger.info("%s: a manifest write had no answer, looking into the manifest: %s", self.path, error)
         return error
