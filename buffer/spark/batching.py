@@ -106,9 +106,9 @@ class _Columns:
         first = self._at(start)
         if not batch.metadata or batch.metadata[-1].payload != first:
             batch.metadata.append(Metadata(batch.records, self._now_ms, first))
-            batch.size_bytes += len(first)
-        inside = self._changes[np.searchsorted(self._changes, start, side="right") :]
-        for row in inside[: np.searchsorted(inside, stop, side="left")].tolist():
+            if start not in self._changes:
+                batch.size_bytes += len(first)
+        for row in self._changes[(self._changes > start) & (self._changes < stop)].tolist():
             batch.metadata.append(Metadata(batch.records + row - start, self._now_ms, self._at(row)))
         batch.parts.append(frame(self._payload.slice(start, stop - start)))
         batch.size_bytes += int(self._before[stop] - self._before[start])

@@ -70,7 +70,7 @@ async def append_once(
         role=Role.PRODUCER,
         instruments=Instruments(),
         contention=Contention(rng, cap=_CONTENTION_CAP),
-        failures=lambda: FailureBackoff(rng),
+        failures=FailureBackoff(rng),
         workers=CpuWorkers(),
         request_timeout=config.request_timeout,
     )
@@ -91,7 +91,7 @@ async def append_once(
     entries = [NewEntry(batch.location, batch.metadata) for batch in batches]
     try:
         sequence = await queue.append(
-            entries, deadline=anyio.current_time() + config.delivery_timeout, check=check
+            lambda: entries, deadline=anyio.current_time() + config.delivery_timeout, check=check
         )
     except _CommittedBeforeError:
         logger.warning("the write %s is in the queue already: nothing was appended", mark)

@@ -41,7 +41,6 @@ __all__ = ["QueueHold"]
 
 logger = logging.getLogger("buffer.spark")
 
-_CONTENTION_CAP: Final = 0.25
 _MEASURED_AT_ONCE: Final = 16
 
 
@@ -76,8 +75,8 @@ class QueueHold:
             config.manifest_path,
             role=Role.CONSUMER,
             instruments=instruments,
-            contention=Contention(rng, cap=_CONTENTION_CAP),
-            failures=lambda: FailureBackoff(rng),
+            contention=Contention(rng, cap=0.0),
+            failures=FailureBackoff(rng),
             workers=CpuWorkers(),
             request_timeout=config.request_timeout,
         )

@@ -243,7 +243,7 @@ def _compression(text: str) -> Compression:
     return Compression[text.upper()]
 
 
-_OPTIONS: Final = (
+OPTIONS: Final = (
     _Option("path", "path", Purpose.ANY, _text),
     _Option("manifest_path", "manifest_path", Purpose.ANY, _text),
     _Option("data_path_prefix", "data_path_prefix", Purpose.ANY, _text),
@@ -252,10 +252,10 @@ _OPTIONS: Final = (
     _Option("maxBatchesPerTrigger", "max_batches_per_trigger", Purpose.STREAM_READ, _whole(1, _U64_MAX)),
     _Option("maxBytesPerTrigger", "max_bytes_per_trigger", Purpose.STREAM_READ, _whole(1, _U64_MAX)),
     _Option("batchesPerPartition", "batches_per_partition", Purpose.READ, _whole(1, _U64_MAX)),
+    _Option("fetchWorkers", "fetch_workers", Purpose.READ, _whole(1, 256)),
     _Option("minPollInterval", "min_poll_interval", Purpose.STREAM_READ, _seconds),
     _Option("ackMode", "ack_mode", Purpose.STREAM_READ, _ack_mode),
     _Option("failOnDataLoss", "fail_on_data_loss", Purpose.READ, _boolean),
-    _Option("fetchWorkers", "fetch_workers", Purpose.READ, _whole(1, 256)),
     _Option("maxBatchBytes", "max_batch_bytes", Purpose.READ, _whole(1, _ARROW_MAX)),
     _Option("metadataColumns", "metadata_columns", Purpose.READ, _boolean),
     _Option("compression", "compression", Purpose.WRITE, _compression),
@@ -263,15 +263,15 @@ _OPTIONS: Final = (
     _Option("commitWithin", "commit_within", Purpose.WRITE, _seconds),
     _Option("idempotencyKey", "idempotency_key", Purpose.BATCH_WRITE, _text),
 )
-_KNOWN: Final = {option.name.lower(): option for option in _OPTIONS}
+_KNOWN: Final = {option.name.lower(): option for option in OPTIONS}
 
 # Given by Spark's users to Spark itself; a streaming sink sees it among its own.
 _SPARKS_OWN: Final = frozenset({"checkpointlocation"})
 
 
 def _names(purpose: Purpose) -> str:
-    return ", ".join(option.name for option in _OPTIONS if option.purpose & purpose)
+    return ", ".join(option.name for option in OPTIONS if option.purpose & purpose)
 
 
-if {option.field for option in _OPTIONS} | {"given"} != {each.name for each in fields(Options)}:
+if {option.field for option in OPTIONS} | {"given"} != {each.name for each in fields(Options)}:
     raise AssertionError("every field of Options must have its option")

@@ -59,7 +59,7 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._queue: QueueHold
 
     def __reduce__(self) -> tuple[type[QueueStreamReader], tuple[Options, StructType, Opener]]:
-        return QueueStreamReader, (self._options, self._schema, self._opener)
+        return type(self), (self._options, self._schema, self._opener)
 
     def initialOffset(self) -> dict[str, int]:  # noqa: N802 - Spark's name
         """Return where a query without a checkpoint begins: always the same, as Spark asks again after a failure."""

@@ -1,0 +1,163 @@
+"""Queries that die at every step of their life, and are started again: nothing lost, nothing twice, no ack too early."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from tests.spark import faulty
+from tests.spark.queues import Queue, expected
+
+pytestmark = pytest.mark.slow
+
+OVER_SECONDS = 60
+
+READING = [
+    "initialOffset",
+    "after put manifest",
+    "after prepareForTriggerAvailableNow",
+    "before latestOffset",
+    "after latestOffset",
+    "before partitions",
+    "after partitions",
+    "during read",
+    "after read",
+    "before put manifest again",
+    "after put manifest again",
+    "before commit",
+    "after commit",
+]
+WRITING = [
+    "after put batch",
+    "after write",
+    "before sink commit",
+    "before put manifest",
+    "after put manifest",
+    "after sink commit",
+]
+
+
+def committed(checkpoint: Path) -> int:
+    """Return how far Spark's commit log has come: the sequence after the last one of a finished micro-batch."""
+    finished = [int(path.name) for path in (checkpoint / "commits").glob("[0-9]*")]
+    if not finished:
+        return 0
+    last_line = (checkpoint / "offsets" / str(max(finished))).read_text().splitlines()[-1]
+    end: int = json.loads(last_line)["next"]
+    return end
+
+
+def dies(
+    run: DataFrame, folder: Path, step: str, how: str = "kill", sink: str = "parquet", **options: str
+) -> None:
+    """Run a query until it dies at a step."""
+    faulty.order(step, how)
+    query = start(run, folder, sink, **options)
+    with pytest.raises(PySparkException):
+        query.awaitTermination(OVER_SECONDS)
+    assert not faulty.order_is_open(), f"no process came to {step!r}"
+
+
+def start(run: DataFrame, folder: Path, sink: str = "parquet", **options: str) -> StreamingQuery:
+    writer = (
+        run.writeStream.format(sink)
+        .option("checkpointLocation", str(folder / "checkpoint"))
+        .options(**options)
+    )
+    writer = writer.trigger(availableNow=True)
+    return writer.start(str(folder / "rows")) if sink == "parquet" else writer.start()
+
+
+def test_a_reading_query_may_die_anywhere(spark: SparkSession, queue: Queue, tmp_path: Path) -> None:
+    """One query is killed at each step in turn, with more in the queue each time; its acks never pass its commits."""
+    faulty.forget()
+    options = {"maxBatchesPerTrigger": "1", "minPollInterval": "0.01"}
+    run = spark.readStream.format("faulty_buffer").options(**options).load(queue.url)
+    total = 0
+    for step in READING:
+        queue.fill(2)
+        total += 2
+        dies(run, tmp_path, step)
+        assert queue.view().first_sequence <= committed(tmp_path / "checkpoint")
+    assert start(run, tmp_path).awaitTermination(OVER_SECONDS)
+    rows = spark.read.parquet(str(tmp_path / "rows")).orderBy("sequence", "record_index").collect()
+    assert [bytes(row.payload) for row in rows] == expected(range(total))
+    assert queue.view().first_sequence == queue.view().next_sequence == total
+
+
+def test_a_writing_query_may_die_anywhere(spark: SparkSession, queue: Queue, tmp_path: Path) -> None:
+    """Killed or failing at each step in turn: every row is in the queue once, and in order."""
+    faulty.forget()
+    source = Queue(f"file://{tmp_path}/source?fsync=false")
+    run = (
+        spark.readStream.format("opendata_buffer")
+        .option("minPollInterval", "0.01")
+        .load(source.url)
+        .select("payload")
+    )
+    sequences = 0
+    for how in ("kill", "raise"):
+        for step in WRITING if how == "kill" else ("before put manifest", "after put manifest"):
+            source.fill(1)
+            sequences += 1
+            before = queue.batch_keys()
+            dies(run, tmp_path, step, how, "faulty_buffer", path=queue.url)
+            # Nobody deletes anything, whoever may think that it failed.
+            assert before <= queue.batch_keys()
+    assert start(run, tmp_path, "faulty_buffer", path=queue.url).awaitTermination(OVER_SECONDS)
+    assert queue.read_plainly() == expected(range(sequences))
+    micro_batches = {entry.location[-22:-9] for entry in queue.view()}
+    appended = [step for _, step in faulty.steps() if step == "after put manifest"]
+    assert len(appended) == len(micro_batches)
+
+
+def test_a_database_gets_every_row_once_though_the_function_fails(
+    spark: SparkSession, queue: Queue, tmp_path: Path
+) -> None:
+    """With the micro-batch's number in the same transaction, a repeated micro-batch changes nothing."""
+    queue.fill(4)
+    failures = ["before", "after"]
+
+    def store(rows: DataFrame, number: int) -> None:
+        found = [(row.sequence, bytes(row.payload)) for row in rows.collect()]
+        if failures and failures[0] == "before":
+            raise RuntimeError(failures.pop(0))
+        with closing(sqlite3.connect(tmp_path / "database")) as database, database:
+            database.execute("CREATE TABLE IF NOT EXISTS done (number INTEGER PRIMARY KEY)")
+            database.execute("CREATE TABLE IF NOT EXISTS rows (sequence INTEGER, payload BLOB)")
+            if database.execute("INSERT OR IGNORE INTO done VALUES (?)", (number,)).rowcount:
+                database.executemany("INSERT INTO rows VALUES (?, ?)", found)
+        if failures:
+            raise RuntimeError(failures.pop(0))
+
+    def run() -> None:
+        stream = (
+            spark.readStream.format("opendata_buffer").option("maxBatchesPerTrigger", "2").load(queue.url)
+        )
+        query = (
+            stream.writeStream.foreachBatch(store)
+            .option("checkpointLocation", str(tmp_path / "checkpoint"))
+            .trigger(availableNow=True)
+            .start()
+        )
+        assert query.awaitTermination(OVER_SECONDS)
+
+    for _ in range(2):
+        with pytest.raises(PySparkException):
+            run()
+        assert queue.view().first_sequence == 0
+    run()
+    with closing(sqlite3.connect(tmp_path / "database")) as database:
+        found = [
+            bytes(payload)
+            for (payload,) in database.execute("SELECT payload FROM rows ORDER BY sequence, payload")
+        ]
+    assert found == expected(range(4))
+    assert queue.view().first_sequence == 4
