@@ -18,6 +18,9 @@ Everything works alike on asyncio and on trio. Stores for tests, a conformance s
 `buffer.testing`.
 """
 
+import importlib
+from typing import TYPE_CHECKING
+
 from buffer.clock import Clock
 from buffer.config import ConsumerConfig, ProducerConfig
 from buffer.consumer import Consumer, ConsumerFetchHandle
@@ -38,9 +41,14 @@ from buffer.errors import (
 from buffer.format import ManifestView, decode_batch, encode_batch, parse_manifest
 from buffer.gc import Collection, GarbageCollector, KeepReason
 from buffer.model import BatchDescriptor, Compression, ConsumedBatch, Metadata, RawBatch, Receipt
+from buffer.pipeline import Delivery, PipelineConfig, PipelinedConsumer, PipelineStatistics, WaitingFor
 from buffer.producer import DurabilityWatcher, Producer, ProducerStatistics, WriteHandle
 from buffer.store import FileStore, MemoryStore, ObjectStore, open_store
+from buffer.store.verify import VerificationReport, verify_store
 from buffer.workers import CpuWorkers
+
+if TYPE_CHECKING:
+    from buffer.store.s3 import S3Config, S3Store
 
 __all__ = [
     "AccessDeniedError",
@@ -55,6 +63,7 @@ __all__ = [
     "ConsumerConfig",
     "ConsumerFetchHandle",
     "CpuWorkers",
+    "Delivery",
     "DurabilityWatcher",
     "Error",
     "FencedError",
@@ -68,6 +77,9 @@ __all__ = [
     "Metadata",
     "NotFoundError",
     "ObjectStore",
+    "PipelineConfig",
+    "PipelineStatistics",
+    "PipelinedConsumer",
     "PreconditionError",
     "Producer",
     "ProducerConfig",
@@ -75,11 +87,25 @@ __all__ = [
     "QueueFullError",
     "RawBatch",
     "Receipt",
+    "S3Config",
+    "S3Store",
     "StorageError",
     "UnknownOutcomeError",
+    "VerificationReport",
+    "WaitingFor",
     "WriteHandle",
     "decode_batch",
     "encode_batch",
     "open_store",
     "parse_manifest",
+    "verify_store",
 ]
+
+_S3_NAMES = frozenset({"S3Config", "S3Store"})
+
+
+def __getattr__(name: str) -> object:
+    # They bring the HTTP client along, which takes its time to load and which other stores do not need.
+    if name in _S3_NAMES:
+        return getattr(importlib.import_module("buffer.store.s3"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from buffer.errors import InvalidInputError
 from buffer.model import Compression
 
-__all__ = ["ConsumerConfig", "ProducerConfig"]
+__all__ = ["MIB", "ConsumerConfig", "ProducerConfig", "check_count", "check_seconds"]
 
 MIB = 1024 * 1024
 
@@ -70,20 +70,20 @@ class ProducerConfig:
     def __post_init__(self) -> None:
         _check_path("data_path_prefix", self.data_path_prefix)
         _check_path("manifest_path", self.manifest_path)
-        _check_seconds("flush_interval", self.flush_interval)
-        _check_count("flush_size_bytes", self.flush_size_bytes)
-        _check_count("max_buffered_inputs", self.max_buffered_inputs)
+        check_seconds("flush_interval", self.flush_interval)
+        check_count("flush_size_bytes", self.flush_size_bytes)
+        check_count("max_buffered_inputs", self.max_buffered_inputs)
         if not isinstance(self.batch_compression, Compression):
             raise InvalidInputError(
                 f"batch_compression must be a Compression, but is {self.batch_compression!r}"
             )
-        _check_count("upload_concurrency", self.upload_concurrency)
-        _check_count("max_in_flight_bytes", self.max_in_flight_bytes)
-        _check_seconds("enqueue_deadline", self.enqueue_deadline)
-        _check_seconds("delivery_timeout", self.delivery_timeout)
-        _check_seconds("request_timeout", self.request_timeout)
-        _check_seconds("close_timeout", self.close_timeout, minimum=0.0)
-        _check_count("max_manifest_bytes", self.max_manifest_bytes)
+        check_count("upload_concurrency", self.upload_concurrency)
+        check_count("max_in_flight_bytes", self.max_in_flight_bytes)
+        check_seconds("enqueue_deadline", self.enqueue_deadline)
+        check_seconds("delivery_timeout", self.delivery_timeout)
+        check_seconds("request_timeout", self.request_timeout)
+        check_seconds("close_timeout", self.close_timeout, minimum=0.0)
+        check_count("max_manifest_bytes", self.max_manifest_bytes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,12 +124,12 @@ class ConsumerConfig:
     def __post_init__(self) -> None:
         _check_path("manifest_path", self.manifest_path)
         _check_path("data_path_prefix", self.data_path_prefix)
-        _check_seconds("gc_interval", self.gc_interval)
-        _check_seconds("gc_grace_period", self.gc_grace_period, minimum=0.0)
-        _check_count("max_batch_bytes", self.max_batch_bytes)
-        _check_seconds("request_timeout", self.request_timeout)
-        _check_seconds("manifest_timeout", self.manifest_timeout)
-        _check_seconds("close_timeout", self.close_timeout, minimum=0.0)
+        check_seconds("gc_interval", self.gc_interval)
+        check_seconds("gc_grace_period", self.gc_grace_period, minimum=0.0)
+        check_count("max_batch_bytes", self.max_batch_bytes)
+        check_seconds("request_timeout", self.request_timeout)
+        check_seconds("manifest_timeout", self.manifest_timeout)
+        check_seconds("close_timeout", self.close_timeout, minimum=0.0)
 
 
 def _check_path(field: str, value: str) -> None:
@@ -148,7 +148,7 @@ def _check_path(field: str, value: str) -> None:
         )
 
 
-def _check_seconds(field: str, value: float, *, minimum: float | None = None) -> None:
+def check_seconds(field: str, value: float, *, minimum: float | None = None) -> None:
     """Accept numbers above 0, or from `minimum` on; infinity is a number, NaN is not."""
     expected = "above 0" if minimum is None else f"at least {minimum:g}"
     valid = isinstance(value, (int, float)) and not isinstance(value, bool) and not math.isnan(value)
@@ -156,6 +156,7 @@ def _check_seconds(field: str, value: float, *, minimum: float | None = None) ->
         raise InvalidInputError(f"{field} must be a number of seconds {expected}, but is {value!r}")
 
 
-def _check_count(field: str, value: int) -> None:
+def check_count(field: str, value: int) -> None:
+    """Accept whole numbers from 1 on."""
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
         raise InvalidInputError(f"{field} must be a whole number of at least 1, but is {value!r}")

@@ -214,13 +214,14 @@ def test_only_the_test_tools_know_which_event_loop_runs() -> None:
     assert wrong == []
 
 
-def test_one_module_at_most_speaks_http() -> None:
-    """The HTTP library is one module's affair, and can be replaced there."""
+@pytest.mark.parametrize("library", [{"httpx", "httpcore"}, {"h11"}], ids=["client", "wire"])
+def test_one_module_at_most_speaks_http(library: set[str]) -> None:
+    """The HTTP client is one module's affair, and so are the bytes on the wire; each can be replaced there."""
     users = {
         module.name
         for module in package().values()
         for found in module.imports
-        if found.module.split(".")[0] in {"httpx", "httpcore", "h11"}
+        if found.module.split(".")[0] in library and module.component != "testing"
     }
     assert len(users) <= 1, users
 

@@ -30,6 +30,7 @@ from buffer import (
     MemoryStore,
     Metadata,
     NotFoundError,
+    PipelinedConsumer,
     Producer,
     ProducerConfig,
     RawBatch,
@@ -43,10 +44,12 @@ NAMES = {
     # Parties, and what they hand out.
     *("Producer", "ProducerConfig", "ProducerStatistics", "WriteHandle", "DurabilityWatcher", "Receipt"),
     *("Consumer", "ConsumerConfig", "ConsumerFetchHandle"),
+    *("PipelinedConsumer", "PipelineConfig", "PipelineStatistics", "WaitingFor", "Delivery"),
     *("BatchDescriptor", "ConsumedBatch", "RawBatch", "Metadata"),
     *("GarbageCollector", "Collection", "KeepReason"),
     # Stores.
-    *("ObjectStore", "MemoryStore", "FileStore", "open_store"),
+    *("ObjectStore", "MemoryStore", "FileStore", "S3Store", "S3Config", "open_store"),
+    *("verify_store", "VerificationReport"),
     # Bytes.
     *("encode_batch", "decode_batch", "Compression", "parse_manifest", "ManifestView"),
     # Components that are passed in.
@@ -192,6 +195,7 @@ def test_constructors_do_nothing(tmp_path: Path) -> None:
     Producer(store)
     Consumer(store, last_acked_sequence=4).fetch_handle()
     ConsumerFetchHandle(store)
+    PipelinedConsumer(store, last_acked_sequence=4).statistics()
     GarbageCollector(store, ConsumerConfig())
     FileStore(tmp_path / "store")
     open_store((tmp_path / "store").as_uri())

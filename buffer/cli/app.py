@@ -15,6 +15,7 @@ import click
 from buffer.cli.collect import gc
 from buffer.cli.consume import consume
 from buffer.cli.demo import demo
+from buffer.cli.doctor import doctor
 from buffer.cli.dump import batch, manifest
 from buffer.cli.exits import CommandError, ExitCode, Interrupted, classify, describe, die_of
 from buffer.cli.produce import produce
@@ -112,6 +113,5 @@ def application() -> None:
     """Look into, feed and drain queues of record batches on an object store."""
 
 
-# A check of a store's conditional writes (`doctor URL`) joins here once there is one.
-for _command in (demo, produce, consume, status, manifest, batch, gc):
+for _command in (demo, produce, consume, status, manifest, batch, gc, doctor):
     application.add_command(_command)

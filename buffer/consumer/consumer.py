@@ -157,6 +157,11 @@ class Consumer:
         return len(self._queue.view)
 
     @property
+    def manifest(self) -> ManifestView:
+        """The manifest as last read or written."""
+        return self._queue.view
+
+    @property
     def last_acked_sequence(self) -> int | None:
         """The last acked sequence, whether or not it is written; None before the first."""
         return self._cursors.acked
@@ -199,11 +204,29 @@ class Consumer:
         with self._owner():
             if max == 0:
                 return []
-            view = await self._queue.read()
-            ahead = view.after(self._cursors.handed_out, max)
-            self._hand_out(view, ahead)
-            self._instruments.descriptors_handed_out.add(len(ahead))
-            return ahead
+            return self._hand_out_ahead(await self._queue.read(), max)
+
+    async def refresh(self) -> None:
+        """Read the manifest and hand nothing out: one request.
+
+        Raises:
+            FencedError, FormatError, StorageError, ClosedError: As `next_batch`.
+        """
+        with self._owner():
+            await self._queue.read()
+
+    def next_known_descriptors(self, max: int) -> list[BatchDescriptor]:  # noqa: A002 - as above
+        """As `next_descriptors`, without a request: from the manifest as last read or written.
+
+        That another consumer has taken over since then is not noticed.
+
+        Raises:
+            FencedError, InvalidInputError, ClosedError: As `next_descriptors`.
+        """
+        if max < 0:
+            raise InvalidInputError(f"max must be at least 0, but is {max}")
+        with self._owner():
+            return self._hand_out_ahead(self._queue.view, max)
 
     async def fetch_descriptor(self, descriptor: BatchDescriptor) -> ConsumedBatch:
         """Read and decode one batch, as `fetch_handle().fetch` does, and show its age as the consumer's lag.
@@ -335,6 +358,12 @@ class Consumer:
             age_ms = self._clock.now_ms() - batch.metadata[-1].ingestion_time_ms
             self._instruments.consumer_lag_seconds.set(max(0.0, age_ms / 1000))
         return batch
+
+    def _hand_out_ahead(self, view: ManifestView, limit: int) -> list[BatchDescriptor]:
+        ahead = view.after(self._cursors.handed_out, limit)
+        self._hand_out(view, ahead)
+        self._instruments.descriptors_handed_out.add(len(ahead))
+        return ahead
 
     def _hand_out(self, view: ManifestView, descriptors: list[BatchDescriptor]) -> None:
         before = self._cursors.handed_out

@@ -125,6 +125,8 @@ class Delivery:
             self._end(batch, error)
 
     async def _upload_all(self) -> None:
+        if self._abandoned is not None:
+            return
         with self._to_upload.clone() as batches:
             async for batch in batches:
                 if not batch.outcome.is_set:
@@ -147,7 +149,7 @@ class Delivery:
             await self._put(location, batch.encoded, batch.deadline)
         except Error as exc:
             batch.error = _without_frames(exc)
-            logger.warning("a batch of %d records could not be uploaded: %s", batch.record_count, exc)
+            logger.info("a batch of %d records could not be uploaded: %s", batch.record_count, exc)
         else:
             batch.upload = Upload(entry, batch_time_ms(location) or 0, named_at)
 
@@ -230,7 +232,7 @@ class Delivery:
         if _ran_out_of_time(error):
             # Out of time for some does not mean out of time for all.
             failed = [batch for batch in failed if batch.deadline <= deadline]
-        logger.warning("%d batches could not be enqueued: %s", len(failed), error)
+        logger.info("%d batches could not be enqueued: %s", len(failed), error)
         for batch in failed:
             self._end(batch, error)
 

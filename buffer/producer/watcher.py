@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from types import TracebackType
 
 import anyio
 
@@ -16,11 +15,10 @@ __all__ = ["BatchOutcome", "DurabilityWatcher", "WriteHandle"]
 class BatchOutcome:
     """How one batch ended; shared by the watchers of all calls in it. It is set exactly once."""
 
-    __slots__ = ("_done", "_traceback", "error", "location", "reported", "sequence")
+    __slots__ = ("_done", "error", "location", "reported", "sequence")
 
     def __init__(self) -> None:
         self._done = anyio.Event()
-        self._traceback: TracebackType | None = None
         self.sequence = 0
         self.location = ""
         self.error: Error | None = None
@@ -39,7 +37,7 @@ class BatchOutcome:
     def fail(self, error: Error) -> None:
         """The batch is not known to be durable."""
         self._settle()
-        self.error, self._traceback = error, error.__traceback__
+        self.error = error
 
     def _settle(self) -> None:
         if self._done.is_set():
@@ -54,8 +52,8 @@ class BatchOutcome:
         """Raise what ended the batch, if it failed; from now on somebody knows."""
         if self.error is not None:
             self.reported = True
-            # Many tasks may raise the same exception; each starts from the traceback of the failure itself.
-            raise self.error.with_traceback(self._traceback)
+            # Many tasks may raise the same exception; each of them starts a traceback of its own.
+            raise self.error.with_traceback(None)
 
 
 class DurabilityWatcher:

@@ -6,10 +6,11 @@ and among the bases of `StoreOptions`.
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
-from typing import Final, TypeAlias, TypedDict, Unpack, cast
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, TypedDict, Unpack, cast
 from urllib.parse import SplitResult, urlsplit
 
 import anyio
@@ -21,7 +22,13 @@ from buffer.store.file import FileStore
 from buffer.store.memory import MemoryStore
 from buffer.store.options import decode_path, parse_bool, parse_seconds, read_options
 
-__all__ = ["FileOptions", "MemoryOptions", "StoreOptions", "open_store"]
+if TYPE_CHECKING:
+    import random
+
+    from buffer.store.s3.credentials import CredentialProvider
+    from buffer.store.s3.transport import HttpTransport
+
+__all__ = ["FileOptions", "MemoryOptions", "S3Options", "StoreOptions", "open_store"]
 
 _CLOSE_SECONDS: Final = 5.0
 
@@ -42,7 +49,36 @@ class FileOptions(TypedDict, total=False):
     clock: Clock
 
 
-class StoreOptions(FileOptions, MemoryOptions, total=False):
+class S3Options(TypedDict, total=False):
+    """Options of `s3://`: the settings of `S3Config`, and the components of `S3Store`."""
+
+    region: str
+    endpoint: str
+    addressing: Literal["auto", "path", "virtual"]
+    access_key_id: str
+    secret_access_key: str
+    session_token: str
+    profile: str
+    ca_bundle: str
+    max_connections: int
+    reserved_connections: int
+    connect_timeout: float
+    request_timeout: float
+    slowest_transfer: int
+    call_timeout: float
+    idle_timeout: float
+    max_attempts: int
+    retry_base: float
+    throttle_base: float
+    retry_cap: float
+    max_object_bytes: int
+    credentials: CredentialProvider
+    transport: HttpTransport
+    rng: random.Random
+    clock: Clock
+
+
+class StoreOptions(FileOptions, MemoryOptions, S3Options, total=False):
     """All options; each scheme takes its own and refuses the others."""
 
 
@@ -56,6 +92,9 @@ def open_store(url: str, **options: Unpack[StoreOptions]) -> AbstractAsyncContex
       name while it is open gets the same store, which is forgotten when the last of them has left.
     * `file:///absolute/path` is a folder; characters other than letters, digits and `/-._~` may be percent
       escaped. Its query takes `fsync=false` and `lock_timeout=<seconds>`.
+    * `s3://bucket/optional/prefix` is a bucket of S3 or of what speaks like it. Its query takes `region`, `endpoint`,
+      `addressing`, `profile` and `ca_bundle`; what is in neither query nor options comes from the `AWS_...`
+      variables of the environment. Secrets are no part of a URL.
 
     Closing is not cut off by cancellation, but takes 5 seconds at most.
 
@@ -100,6 +139,19 @@ def _open_file(url: SplitResult, options: StoreOptions) -> AbstractAsyncContextM
     return _closing(FileStore(path, **cast("FileOptions", settings)))
 
 
+def _open_s3(url: SplitResult, options: StoreOptions) -> AbstractAsyncContextManager[ObjectStore]:
+    # The HTTP client takes its time to load, which users of other stores need not spend.
+    from buffer.store.s3 import S3Config, S3Store  # noqa: PLC0415
+
+    query = dict.fromkeys(("region", "endpoint", "addressing", "profile", "ca_bundle"), str)
+    given = read_options(url, options, query=query, keywords=S3Options.__annotations__)
+    components = {
+        name: given.pop(name) for name in ("credentials", "transport", "rng", "clock") if name in given
+    }
+    config = S3Config.from_url(url._replace(query="").geturl(), os.environ, **given)
+    return _closing(S3Store(config, **cast("Any", components)))
+
+
 @asynccontextmanager
 async def _closing(store: ObjectStore) -> AsyncIterator[ObjectStore]:
     try:
@@ -140,4 +192,4 @@ class _SharedStores:
 
 _shared: Final = _SharedStores()
 
-_OPENERS: Final[dict[str, Opener]] = {"file": _open_file, "memory": _open_memory}
+_OPENERS: Final[dict[str, Opener]] = {"file": _open_file, "memory": _open_memory, "s3": _open_s3}

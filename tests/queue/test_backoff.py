@@ -110,14 +110,12 @@ def test_even_a_store_in_memory_is_not_asked_without_a_pause() -> None:
 def test_a_cache_that_is_mostly_stale_is_read_first() -> None:
     """And trusted again once it has mostly been fresh."""
     contention = Contention(random.Random(1), cap=10.0)
-    contention.cached(fresh=False)
-    assert not contention.read_first
-    for _ in range(3):
-        contention.cached(fresh=False)
-    assert contention.read_first
-    for _ in range(3):
-        contention.cached(fresh=True)
-    assert not contention.read_first
+    answers = []
+    for times, fresh in ((1, False), (3, False), (3, True)):
+        for _ in range(times):
+            contention.cached(fresh=fresh)
+        answers.append(contention.read_first)
+    assert answers == [False, True, False]
 
 
 def failure(*, status: int = 503, retry_after: float | None = None) -> StorageError:

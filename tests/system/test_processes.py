@@ -113,14 +113,14 @@ def receipts(log: Path) -> list[dict[str, Any]]:
     return [entry for entry in entries if "count" in entry]
 
 
-def producer(name: str, store: Path, folder: Path) -> Worker:
+def producer(name: str, store_url: str, folder: Path) -> Worker:
     goal, log = RECORDS // 2, folder / f"{name}.log"
 
     def command(kills: int) -> list[str]:
         wanted = goal if kills == KILLS // 2 else 0
         return [
             str(HERE / "producer_worker.py"),
-            *(store.as_uri(), name, str(log), str(wanted), BACKENDS[kills % 2]),
+            *(store_url, name, str(log), str(wanted), BACKENDS[kills % 2]),
         ]
 
     def progress() -> int:
@@ -129,13 +129,13 @@ def producer(name: str, store: Path, folder: Path) -> Worker:
     return Worker(name, command, progress, milestones(goal, KILLS // 2), folder)
 
 
-def consumer(store: Path, database: Path, stop: Path, folder: Path) -> Worker:
+def consumer(store_url: str, database: Path, stop: Path, folder: Path) -> Worker:
     def command(kills: int) -> list[str]:
         # A process that is to be killed is not told to stop.
         stop_file = stop if kills == KILLS else folder / "never"
         return [
             str(HERE / "consumer_worker.py"),
-            *(store.as_uri(), str(database), str(stop_file)),
+            *(store_url, str(database), str(stop_file)),
             *(("serial", "ahead")[kills // 2 % 2], BACKENDS[kills % 2]),
         ]
 
@@ -159,7 +159,7 @@ def query(database: Path, statement: str) -> list[tuple[Any, ...]]:
         connection.close()
 
 
-def check_sink(folder: Path, *names: str) -> tuple[int, int, int]:
+def check_sink(folder: Path, read_manifest: Callable[[], bytes], *names: str) -> tuple[int, int, int]:
     """Compare what the producers had been told with what the sink has: all of it, once, and in order.
 
     Returns the number of durable records, the number of batches, and the last epoch.
@@ -186,7 +186,7 @@ def check_sink(folder: Path, *names: str) -> tuple[int, int, int]:
             for i in range(receipt["count"]):
                 assert place_of[receipt["first"] + i] == (sequence, start_index + i)
             durable += receipt["count"]
-    manifest = parse_manifest((folder / "store/ingest/manifest").read_bytes())
+    manifest = parse_manifest(read_manifest())
     assert len(manifest) == 0 and manifest.next_sequence == len(batches)
     return durable, len(batches), manifest.epoch
 
@@ -205,13 +205,26 @@ def test_nothing_is_lost_or_doubled_when_processes_are_killed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """What producers were told is durable is in the sink exactly once and in order, after twenty kills."""
-    store, database, stop = tmp_path / "store", tmp_path / "sink.db", tmp_path / "stop"
+    store = tmp_path / "store"
+    kill_and_check(store.as_uri(), (store / "ingest/manifest").read_bytes, tmp_path, capsys)
+
+
+def kill_and_check(
+    store_url: str,
+    read_manifest: Callable[[], bytes],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    *,
+    deadline_seconds: float = DEADLINE_SECONDS,
+) -> None:
+    """Run the three parties on a store, kill them, and compare what was promised with what arrived."""
+    database, stop = tmp_path / "sink.db", tmp_path / "stop"
     began = time.monotonic()
-    producers = [producer(name, store, tmp_path) for name in ("left", "right")]
-    reader = consumer(store, database, stop, tmp_path)
+    producers = [producer(name, store_url, tmp_path) for name in ("left", "right")]
+    reader = consumer(store_url, database, stop, tmp_path)
     with stopped_in_the_end(*producers, reader):
         while not reader.step(work_is_left=not stop.exists()):
-            assert time.monotonic() - began < DEADLINE_SECONDS, "the processes do not come to an end"
+            assert time.monotonic() - began < deadline_seconds, "the processes do not come to an end"
             ended = [worker.step() for worker in producers]
             if all(ended):
                 stop.touch()
@@ -219,7 +232,7 @@ def test_nothing_is_lost_or_doubled_when_processes_are_killed(
     seconds = time.monotonic() - began
 
     assert reader.kills == KILLS and sum(worker.kills for worker in producers) == KILLS
-    durable, batches, epoch = check_sink(tmp_path, "left", "right")
+    durable, batches, epoch = check_sink(tmp_path, read_manifest, "left", "right")
     assert durable >= RECORDS
     assert 1 <= epoch <= KILLS + 1
     with capsys.disabled():
@@ -275,6 +288,6 @@ def test_a_consumer_that_was_asleep_does_no_harm_when_it_wakes_up(tmp_path: Path
         for process in (source, *consumers):
             process.kill()
             process.wait()
-    durable, _, epoch = check_sink(tmp_path, "only")
+    durable, _, epoch = check_sink(tmp_path, (store / "ingest/manifest").read_bytes, "only")
     assert durable >= NAPS * RECORDS_BETWEEN_NAPS
     assert epoch == NAPS + 1

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import TypeAlias, TypeVar
@@ -43,6 +43,9 @@ class Profile:
     """Whether equal bytes have equal ETags. Such a store is safe for manifests, whose bytes never repeat; the
     checks that write equal bytes twice do not apply to it."""
 
+    merged_names: frozenset[str] = frozenset()
+    """Odd names that the server is known to keep under another name, whoever asks; they are left out."""
+
     writers: int = 32
     """Number of tasks that race for one object."""
 
@@ -74,6 +77,10 @@ class Subject:
     other: ObjectStore
     prefix: str
     profile: Profile
+
+    def odd_names(self, names: Sequence[str]) -> list[str]:
+        """Return those of the names that the server keeps apart."""
+        return [name for name in names if name not in self.profile.merged_names]
 
     def key(self, name: str) -> str:
         """Return the key of this name among the check's own."""

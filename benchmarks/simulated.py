@@ -1,0 +1,109 @@
+"""A store at a distance, without a network: requests take a round trip of simulated time, processor work takes real time.
+
+The event loop's clock is the processor time of this process plus the time that all tasks have spent waiting. So a
+benchmark on it measures what a program would do on a machine that does nothing else, whatever else this one does,
+and waiting costs no time at all.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import selectors
+import time
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import overload
+
+import anyio
+
+from buffer import MemoryStore, StorageError
+from buffer.store import OVERWRITE, ByteRange, GetResult, ListPage, ObjectStore, PutMode, Suffix
+
+__all__ = ["CountedStore", "ProcessorTimeLoop"]
+
+
+class _JumpingSelector(selectors.DefaultSelector):
+    def __init__(self) -> None:
+        super().__init__()
+        self.waited = 0.0
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        if timeout is None or timeout <= 0:
+            return super().select(timeout)
+        events = super().select(0)
+        if not events:
+            self.waited += timeout
+        return events
+
+
+class ProcessorTimeLoop(asyncio.SelectorEventLoop):
+    """An asyncio event loop whose clock counts work, and waiting as if it had happened."""
+
+    def __init__(self) -> None:
+        self._jumping = _JumpingSelector()
+        super().__init__(self._jumping)
+
+    def time(self) -> float:
+        """Return seconds of work and of waiting."""
+        return self._jumping.waited + time.process_time()
+
+
+class CountedStore(ObjectStore):
+    """Counts requests for one key, and lets each request wait for a round trip.
+
+    Args:
+        inner: The store that does the work.
+        key: Requests for it are counted, in `requests`.
+        round_trip: Seconds to wait; 0 for a store that has a distance of its own.
+    """
+
+    def __init__(self, inner: ObjectStore, key: str, round_trip: float = 0.0) -> None:
+        self._inner = inner
+        self._key = key
+        self._round_trip = round_trip
+        self.requests = 0
+
+    @property
+    def url(self) -> str:
+        """The inner store's."""
+        return self._inner.url
+
+    async def _travel(self, key: str) -> None:
+        self.requests += key == self._key
+        if self._round_trip:
+            await anyio.sleep(self._round_trip)
+
+    @overload
+    async def get(self, key: str, *, part: ByteRange | Suffix | None = None) -> GetResult: ...
+
+    @overload
+    async def get(
+        self, key: str, *, part: ByteRange | Suffix | None = None, if_none_match: str | None
+    ) -> GetResult | None: ...
+
+    async def get(
+        self, key: str, *, part: ByteRange | Suffix | None = None, if_none_match: str | None = None
+    ) -> GetResult | None:
+        """See `ObjectStore.get`."""
+        await self._travel(key)
+        found = await self._inner.get(key, part=part, if_none_match=if_none_match)
+        if found is not None and isinstance(self._inner, MemoryStore):
+            # What comes over a network is written into new memory.
+            return GetResult(bytes(bytearray(found.body)), found.etag, found.size_bytes)
+        return found
+
+    async def put(self, key: str, body: bytes, mode: PutMode = OVERWRITE) -> str:
+        """See `ObjectStore.put`."""
+        await self._travel(key)
+        return await self._inner.put(key, body, mode)
+
+    def list(self, prefix: str) -> AsyncIterator[ListPage]:
+        """See `ObjectStore.list`."""
+        return self._inner.list(prefix)
+
+    async def delete(self, keys: Sequence[str]) -> Mapping[str, StorageError]:
+        """See `ObjectStore.delete`."""
+        return await self._inner.delete(keys)
+
+    async def aclose(self) -> None:
+        """Close the inner store."""
+        await self._inner.aclose()
