@@ -1,15 +1,17 @@
-"""Queues on disk, and the one Spark session of a test run."""
+"""Queues on disk and in S3, and the one Spark session of a test run."""
 
 from __future__ import annotations
 
 import os
 import sys
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
 
+from tests.s3.servers import Server, seaweedfs
 from tests.spark import faulty
 from tests.spark.java import java_home
 from tests.spark.queues import Queue
@@ -24,28 +26,64 @@ def queue(tmp_path: Path) -> Queue:
 
 
 @pytest.fixture(scope="session")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+def s3_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """One SeaweedFS for all tests with Spark."""
+    with seaweedfs(tmp_path_factory.mktemp("seaweedfs")) as server:
+        yield server
+
+
+@pytest.fixture
+def s3_queue(s3_server: Server, monkeypatch: pytest.MonkeyPatch) -> Queue:
+    """An empty queue in a bucket. Credentials are in the environment, of this process and of Spark's."""
+    for name, value in credentials(s3_server).items():
+        monkeypatch.setenv(name, value)
+    prefix = f"spark/{uuid.uuid4().hex}"
+    return Queue(f"s3://{s3_server.bucket}/{prefix}?endpoint={s3_server.endpoint}&region=us-east-1")
+
+
+@pytest.fixture(params=["file", "s3"])
+def any_queue(request: pytest.FixtureRequest) -> Queue:
+    """An empty queue in each kind of store."""
+    found: Queue = request.getfixturevalue("queue" if request.param == "file" else "s3_queue")
+    return found
+
+
+@pytest.fixture(scope="session")
+def spark(s3_server: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """A Spark of two cores on this machine, whose processes import this checkout."""
     folder = tmp_path_factory.mktemp("spark")
     (folder / "faults").mkdir()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("JAVA_HOME", str(java_home(folder / "java")))
-        patch.setenv("PYSPARK_PYTHON", sys.executable)
-        patch.setenv("PYTHONPATH", os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")])))
-        patch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
-        patch.setenv(faulty.FOLDER, str(folder / "faults"))
-        session = (
-            SparkSession.builder.master("local[2]")
-            .appName("opendata-buffer tests")
-            .config("spark.ui.enabled", "false")
-            .config("spark.driver.memory", "1g")
-            .config("spark.python.daemon.module", "tests.spark.daemon")
-            .config("spark.log.level", "OFF")
-            .config("spark.sql.shuffle.partitions", "1")
-            .config("spark.sql.session.timeZone", "UTC")
-            .config("spark.sql.warehouse.dir", str(folder / "warehouse"))
-            .getOrCreate()
-        )
+    with pytest.MonkeyPatch.context() as lasting:
+        lasting.setenv(faulty.FOLDER, str(folder / "faults"))
+        with pytest.MonkeyPatch.context() as patch:
+            # What Spark's processes inherit when they are started is nobody else's business.
+            patch.setenv("JAVA_HOME", str(java_home(folder / "java")))
+            patch.setenv("PYSPARK_PYTHON", sys.executable)
+            path = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
+            patch.setenv("PYTHONPATH", os.pathsep.join(path))
+            patch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
+            for name, value in credentials(s3_server).items():
+                patch.setenv(name, value)
+            session = (
+                SparkSession.builder.master("local[2]")
+                .appName("opendata-buffer tests")
+                .config("spark.ui.enabled", "false")
+                .config("spark.driver.memory", "1g")
+                .config("spark.python.daemon.module", "tests.spark.daemon")
+                .config("spark.log.level", "OFF")
+                .config("spark.sql.shuffle.partitions", "1")
+                .config("spark.sql.session.timeZone", "UTC")
+                .config("spark.sql.warehouse.dir", str(folder / "warehouse"))
+                .getOrCreate()
+            )
         session.dataSource.register(faulty.FaultySource)
         yield session
         session.stop()
+
+
+def credentials(server: Server) -> dict[str, str]:
+    """Return the variables that lead to a server's credentials."""
+    return {
+        "AWS_ACCESS_KEY_ID": server.access_key_id,
+        "AWS_SECRET_ACCESS_KEY": server.secret_access_key,
+    }

@@ -31,7 +31,7 @@ from buffer.spark.schema import check_read_schema, check_write_schema
 from buffer.spark.stream_reader import QueueStreamReader
 from buffer.spark.writers import QueueStreamWriter
 from buffer.store import ObjectStore, open_store
-from tests.spark.queues import MANIFEST
+from tests.helpers import MANIFEST
 
 FOLDER = "OPENDATA_BUFFER_TEST_FOLDER"
 """Environment variable with the folder for orders and for the record of steps."""

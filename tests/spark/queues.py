@@ -12,17 +12,14 @@ import anyio
 from buffer import (
     Consumer,
     ManifestView,
-    NotFoundError,
     ObjectStore,
     Producer,
     ProducerConfig,
     open_store,
-    parse_manifest,
 )
+from tests.helpers import read_manifest
 
 T = TypeVar("T")
-
-MANIFEST = "ingest/manifest"
 
 
 @dataclass(frozen=True)
@@ -39,7 +36,7 @@ class Queue:
         """Enqueue so many batches; the records of the one with sequence s are `s/0`, `s/1` and so on."""
 
         async def fill(store: ObjectStore) -> None:
-            first = (await read_view(store)).next_sequence
+            first = (await read_manifest(store)).next_sequence
             async with Producer(store, ProducerConfig()) as producer:
                 for sequence in range(first, first + batches):
                     await producer.produce([b"%d/%d" % (sequence, n) for n in range(records)], metadata)
@@ -69,7 +66,7 @@ class Queue:
 
     def view(self) -> ManifestView:
         """Return the manifest."""
-        return self.run(read_view)
+        return self.run(read_manifest)
 
     def batch_keys(self) -> set[str]:
         """Return the keys of all batch objects."""
@@ -119,14 +116,6 @@ class Queue:
                 return await work(store)
 
         return anyio.run(with_store)
-
-
-async def read_view(store: ObjectStore) -> ManifestView:
-    """Return the manifest of the default key."""
-    try:
-        return parse_manifest((await store.get(MANIFEST)).body)
-    except NotFoundError:
-        return ManifestView.empty()
 
 
 def expected(sequences: range, *, records: int = 3) -> list[bytes]:

@@ -23,7 +23,7 @@ from buffer.spark.bridge import PATIENCE
 from buffer.spark.hold import QueueHold
 from buffer.testing import FailBefore, FaultStore, conflict, lost_answer, unavailable
 from buffer.testing.time import LoopClock
-from tests.spark.queues import MANIFEST, read_view
+from tests.helpers import MANIFEST, read_manifest
 
 pytestmark = pytest.mark.virtual_time
 
@@ -33,7 +33,7 @@ WATCHING = Options(path="s3://q", ack_mode=AckMode.NONE)
 
 async def append(store: MemoryStore, *sizes: int) -> None:
     """Enqueue one batch of each size."""
-    view = await read_view(store)
+    view = await read_manifest(store)
     entries = []
     for number, size in enumerate(sizes, view.next_sequence):
         location = f"ingest/{number}"
@@ -58,7 +58,7 @@ async def test_taking_the_queue_raises_its_epoch_once() -> None:
     store = FaultStore(memory)
     hold = QueueHold(store, OPTIONS)
     await hold.take()
-    assert hold.epoch == 1 and len(await read_view(memory)) == 2
+    assert hold.epoch == 1 and len(await read_manifest(memory)) == 2
     assert store.requests["put", MANIFEST] == 1
 
 
@@ -67,11 +67,11 @@ async def test_watching_changes_nothing() -> None:
     memory = MemoryStore()
     await append(memory, 50)
     async with Consumer(memory) as consumer, held(FaultStore(memory), WATCHING) as hold:
-        before = await read_view(memory)
+        before = await read_manifest(memory)
         await hold.ack_below(1)
         await hold.collect()
         assert hold.epoch is None and len(hold.view) == 1
-        assert await read_view(memory) == before
+        assert await read_manifest(memory) == before
         await consumer.ack_through(0)
         assert not await hold.read()
 
@@ -104,7 +104,7 @@ async def test_new_entries_are_seen_within_an_interval() -> None:
     async with held(FaultStore(memory)) as hold:
         await hold.poll(0)
         await anyio.sleep(0.3)
-        view = await read_view(memory)
+        view = await read_manifest(memory)
         await append(memory, 50)
         began = anyio.current_time()
         assert not view and len(await hold.poll(0)) == 1
@@ -118,14 +118,14 @@ async def test_acks_are_cumulative_and_may_be_repeated() -> None:
     store = FaultStore(memory)
     async with held(store) as hold:
         await hold.ack_below(3)
-        assert (await read_view(memory)).first_sequence == 3
+        assert (await read_manifest(memory)).first_sequence == 3
         assert store.requests == {("put", MANIFEST): 1}
         for sequence in (3, 2, 0):
             await hold.ack_below(sequence)
-        assert (await read_view(memory)).first_sequence == 3
+        assert (await read_manifest(memory)).first_sequence == 3
         assert store.requests == {("put", MANIFEST): 1}
         await hold.ack_below(5)
-        assert not await read_view(memory)
+        assert not await read_manifest(memory)
 
 
 @pytest.mark.parametrize("fault", [unavailable(), conflict(), lost_answer()])
@@ -140,7 +140,7 @@ async def test_an_ack_that_fails_for_a_while_is_made_up_for(fault: FailBefore) -
         await hold.ack_below(1)
         store.clear()
         await hold.ack_below(2)
-        assert (await read_view(memory)).first_sequence == 2
+        assert (await read_manifest(memory)).first_sequence == 2
 
 
 async def test_an_ack_that_cannot_succeed_is_an_error() -> None:
@@ -159,13 +159,13 @@ async def test_a_second_query_fences_the_first_which_says_so() -> None:
     memory = MemoryStore()
     await append(memory, 50, 50)
     async with held(FaultStore(memory)) as first, held(FaultStore(memory)) as second:
-        before = await read_view(memory)
+        before = await read_manifest(memory)
         with pytest.raises(FencedError, match="another query or consumer has taken over the queue") as caught:
             await first.ack_below(1)
         assert (caught.value.epoch, caught.value.manifest_epoch) == (1, 2)
         with pytest.raises(FencedError, match="this query can do nothing more"):
             await first.read()
-        assert await read_view(memory) == before
+        assert await read_manifest(memory) == before
         await second.ack_below(1)
 
 

@@ -20,7 +20,8 @@ from buffer.spark.partitions import BatchPartition
 from buffer.spark.schema import read_schema
 from buffer.spark.stream_reader import QueueStreamReader
 from buffer.testing import FaultStore, unavailable
-from tests.spark.queues import MANIFEST, Queue, expected, lend
+from tests.helpers import MANIFEST
+from tests.spark.queues import Queue, expected, lend
 
 ALL = ReadAllAvailable()
 

@@ -41,7 +41,8 @@ from buffer.spark.partitions import WrittenBatch, WrittenPartition
 from buffer.spark.uploading import write_partition
 from buffer.store import open_store
 from buffer.testing import FaultStore, conflict, lost_answer, unavailable
-from tests.spark.queues import MANIFEST, Queue, lend, read_view
+from tests.helpers import MANIFEST, read_manifest
+from tests.spark.queues import Queue, lend
 
 NOW_MS = 1_800_000_000_000
 OPTIONS = Options(path="memory://lent", commit_within=3600.0)
@@ -174,7 +175,7 @@ async def test_a_commit_is_one_write_in_the_order_of_the_partitions() -> None:
     store = FaultStore(MemoryStore())
     parts = [*written("M" * 13, 2, 0, 1), WrittenPartition(3, "M" * 13, (), 0)]
     assert await commit(store, parts) == 0
-    view = await read_view(store)
+    view = await read_manifest(store)
     assert [entry.metadata[0].payload for entry in view] == [b"0", b"1", b"2"]
     assert store.requests["put", MANIFEST] == 1
 
@@ -185,12 +186,12 @@ async def test_a_repeated_write_appends_nothing_while_one_of_its_entries_is_ther
     mark = mark_of_micro_batch("query", "3")
     assert await commit(store, written(mark, 0, 1)) == 0
     assert await commit(store, written(mark_of_micro_batch("query", "4"), 0)) == 2
-    before = await read_view(store)
+    before = await read_manifest(store)
     assert await commit(store, written(mark, 5, 6, 7)) is None
-    assert await read_view(store) == before
+    assert await read_manifest(store) == before
     await store.put(MANIFEST, before.dequeue(0).data)
     assert await commit(store, written(mark, 8)) is None
-    assert await read_view(store) == before.dequeue(0)
+    assert await read_manifest(store) == before.dequeue(0)
 
 
 async def test_a_repeated_write_is_not_recognized_once_all_of_it_is_acked() -> None:
@@ -198,7 +199,7 @@ async def test_a_repeated_write_is_not_recognized_once_all_of_it_is_acked() -> N
     store = MemoryStore()
     mark = mark_of_key("k")
     assert await commit(store, written(mark, 0)) == 0
-    await store.put(MANIFEST, (await read_view(store)).dequeue(0).data)
+    await store.put(MANIFEST, (await read_manifest(store)).dequeue(0).data)
     assert await commit(store, written(mark, 1)) == 1
 
 
@@ -221,7 +222,7 @@ async def test_an_answer_that_gets_lost_appends_once() -> None:
     store = FaultStore(MemoryStore())
     store.inject("put", lost_answer(), key=MANIFEST)
     assert await commit(store, written(mark_of_key("k"), 0, 1)) == 0
-    assert len(await read_view(store)) == 2
+    assert len(await read_manifest(store)) == 2
 
 
 @pytest.mark.virtual_time
@@ -231,7 +232,7 @@ async def test_conflicts_and_passing_failures_are_worked_through() -> None:
     store.inject("put", conflict(), key=MANIFEST, times=5)
     store.inject("put", unavailable(), key=MANIFEST, times=3)
     assert await commit(store, written(mark_of_key("k"), 0)) == 0
-    assert len(await read_view(store)) == 1
+    assert len(await read_manifest(store)) == 1
 
 
 async def test_of_two_commits_of_one_write_at_the_same_time_one_appends() -> None:
@@ -247,7 +248,7 @@ async def test_of_two_commits_of_one_write_at_the_same_time_one_appends() -> Non
             return await super().put(*args, **kwargs)  # type: ignore[arg-type]
 
     assert await commit(Rival(inner), written(mark, 0)) is None
-    assert [entry.metadata[0].payload for entry in await read_view(inner)] == [b"8"]
+    assert [entry.metadata[0].payload for entry in await read_manifest(inner)] == [b"8"]
 
 
 async def test_a_write_that_took_too_long_is_refused() -> None:
