@@ -26,7 +26,7 @@ __all__ = ["MAX_BYTES", "MAX_ROWS", "record_batches"]
 MAX_ROWS: Final = 65_536
 """Rows of one record batch at most."""
 
-MAX_BYTES: Final = 16 * 1024 * 1024
+MAX_BYTES: Final = 4 * 1024 * 1024
 """Bytes of payload and metadata of one record batch at most, unless a single row has more."""
 
 _LONG_MAX: Final = 2**63 - 1

@@ -8,7 +8,7 @@ known options only.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from enum import Enum, Flag, auto
 from typing import Final
 from urllib.parse import urlsplit
@@ -16,8 +16,9 @@ from urllib.parse import urlsplit
 from buffer.config import MIB, ConsumerConfig, ProducerConfig
 from buffer.errors import InvalidInputError
 from buffer.model import Compression
+from buffer.spark.option_text import boolean, seconds, some_text, whole
 
-__all__ = ["AckMode", "Options", "Purpose"]
+__all__ = ["OPTIONS", "AckMode", "Option", "Options", "Purpose"]
 
 _U64_MAX: Final = 2**64 - 1
 _ARROW_MAX: Final = 2**31 - 1
@@ -191,43 +192,13 @@ class Options:
 
 
 @dataclass(frozen=True, slots=True)
-class _Option:
+class Option:
+    """One option: its public name, the field of `Options`, what it is good for, and what reads its text."""
+
     name: str
     field: str
     purpose: Purpose
     parse: Callable[[str], object]
-
-
-def _text(text: str) -> str:
-    if not text:
-        raise ValueError("text")
-    return text
-
-
-def _whole(minimum: int, maximum: int) -> Callable[[str], int]:
-    def parse(text: str) -> int:
-        if not (text.isascii() and text.isdigit() and minimum <= int(text) <= maximum):
-            raise ValueError(f"a whole number from {minimum} to {maximum}")
-        return int(text)
-
-    return parse
-
-
-def _seconds(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = -1.0
-    # Written so that it is false for NaN, and for an infinity that no ULID can hold.
-    if not 0.0 < value <= 366 * 86400.0:
-        raise ValueError("a number of seconds above 0, and at most a year")
-    return value
-
-
-def _boolean(text: str) -> bool:
-    if text.lower() not in {"true", "false"}:
-        raise ValueError("true or false")
-    return text.lower() == "true"
 
 
 def _ack_mode(text: str) -> AckMode:
@@ -244,25 +215,27 @@ def _compression(text: str) -> Compression:
 
 
 OPTIONS: Final = (
-    _Option("path", "path", Purpose.ANY, _text),
-    _Option("manifest_path", "manifest_path", Purpose.ANY, _text),
-    _Option("data_path_prefix", "data_path_prefix", Purpose.ANY, _text),
-    _Option("startSequence", "start_sequence", Purpose.READ, _whole(0, _U64_MAX)),
-    _Option("endSequence", "end_sequence", Purpose.BATCH_READ, _whole(0, _U64_MAX)),
-    _Option("maxBatchesPerTrigger", "max_batches_per_trigger", Purpose.STREAM_READ, _whole(1, _U64_MAX)),
-    _Option("maxBytesPerTrigger", "max_bytes_per_trigger", Purpose.STREAM_READ, _whole(1, _U64_MAX)),
-    _Option("batchesPerPartition", "batches_per_partition", Purpose.READ, _whole(1, _U64_MAX)),
-    _Option("fetchWorkers", "fetch_workers", Purpose.READ, _whole(1, 256)),
-    _Option("minPollInterval", "min_poll_interval", Purpose.STREAM_READ, _seconds),
-    _Option("ackMode", "ack_mode", Purpose.STREAM_READ, _ack_mode),
-    _Option("failOnDataLoss", "fail_on_data_loss", Purpose.READ, _boolean),
-    _Option("maxBatchBytes", "max_batch_bytes", Purpose.READ, _whole(1, _ARROW_MAX)),
-    _Option("metadataColumns", "metadata_columns", Purpose.READ, _boolean),
-    _Option("compression", "compression", Purpose.WRITE, _compression),
-    _Option("flushSizeBytes", "flush_size_bytes", Purpose.WRITE, _whole(1, _ARROW_MAX)),
-    _Option("commitWithin", "commit_within", Purpose.WRITE, _seconds),
-    _Option("idempotencyKey", "idempotency_key", Purpose.BATCH_WRITE, _text),
+    Option("path", "path", Purpose.ANY, some_text),
+    Option("manifest_path", "manifest_path", Purpose.ANY, some_text),
+    Option("data_path_prefix", "data_path_prefix", Purpose.ANY, some_text),
+    Option("startSequence", "start_sequence", Purpose.READ, whole(0, _U64_MAX)),
+    Option("endSequence", "end_sequence", Purpose.BATCH_READ, whole(0, _U64_MAX)),
+    Option("maxBatchesPerTrigger", "max_batches_per_trigger", Purpose.STREAM_READ, whole(1, _U64_MAX)),
+    Option("maxBytesPerTrigger", "max_bytes_per_trigger", Purpose.STREAM_READ, whole(1, _U64_MAX)),
+    Option("batchesPerPartition", "batches_per_partition", Purpose.READ, whole(1, _U64_MAX)),
+    Option("fetchWorkers", "fetch_workers", Purpose.READ, whole(1, 256)),
+    Option("minPollInterval", "min_poll_interval", Purpose.STREAM_READ, seconds),
+    Option("ackMode", "ack_mode", Purpose.STREAM_READ, _ack_mode),
+    Option("failOnDataLoss", "fail_on_data_loss", Purpose.READ, boolean),
+    Option("maxBatchBytes", "max_batch_bytes", Purpose.READ, whole(1, _ARROW_MAX)),
+    Option("metadataColumns", "metadata_columns", Purpose.READ, boolean),
+    Option("compression", "compression", Purpose.WRITE, _compression),
+    Option("flushSizeBytes", "flush_size_bytes", Purpose.WRITE, whole(1, _ARROW_MAX)),
+    Option("commitWithin", "commit_within", Purpose.WRITE, seconds),
+    Option("idempotencyKey", "idempotency_key", Purpose.BATCH_WRITE, some_text),
 )
+"""All of them, in the order of the documentation."""
+
 _KNOWN: Final = {option.name.lower(): option for option in OPTIONS}
 
 # Given by Spark's users to Spark itself; a streaming sink sees it among its own.
@@ -271,7 +244,3 @@ _SPARKS_OWN: Final = frozenset({"checkpointlocation"})
 
 def _names(purpose: Purpose) -> str:
     return ", ".join(option.name for option in OPTIONS if option.purpose & purpose)
-
-
-if {option.field for option in OPTIONS} | {"given"} != {each.name for each in fields(Options)}:
-    raise AssertionError("every field of Options must have its option")

@@ -6,6 +6,7 @@ import random
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future
+from functools import partial
 from typing import Final
 
 import pyarrow as pa
@@ -80,7 +81,7 @@ class _Uploader:
         for _ in range(_NAMES_TRIED):
             location = self._namer.next_location()
             try:
-                await persist(lambda key=location: self._store.put(key, data, CREATE), rng=self._rng)  # type: ignore[misc]
+                await persist(partial(self._store.put, location, data, CREATE), rng=self._rng)
             except PreconditionError as exc:
                 # Another task's, or our own from an attempt without an answer; either way there are more names.
                 taken = exc

@@ -69,6 +69,8 @@ def spark(s3_server: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterat
                 .appName("opendata-buffer tests")
                 .config("spark.ui.enabled", "false")
                 .config("spark.driver.memory", "1g")
+                # A session of minutes is over before optimized code would pay.
+                .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
                 .config("spark.python.daemon.module", "tests.spark.daemon")
                 .config("spark.log.level", "OFF")
                 .config("spark.sql.shuffle.partitions", "1")

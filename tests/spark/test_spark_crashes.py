@@ -36,6 +36,16 @@ READING = [
     "before commit",
     "after commit",
 ]
+# Where the kind of store can make a difference.
+READING_FROM_S3 = [
+    "after put manifest",
+    "after latestOffset",
+    "after partitions",
+    "during read",
+    "before put manifest again",
+    "after put manifest again",
+    "after commit",
+]
 WRITING = [
     ("kill", "after put batch"),
     ("kill", "after write"),
@@ -44,6 +54,12 @@ WRITING = [
     ("kill", "after put manifest"),
     ("kill", "after sink commit"),
     ("raise", "before put manifest"),
+    ("raise", "after put manifest"),
+]
+WRITING_TO_S3 = [
+    ("kill", "after put batch"),
+    ("kill", "before put manifest"),
+    ("kill", "after put manifest"),
     ("raise", "after put manifest"),
 ]
 
@@ -79,12 +95,16 @@ def start(run: DataFrame, folder: Path, sink: str = "parquet", **options: str) -
     return writer.start(str(folder / "rows")) if sink == "parquet" else writer.start()
 
 
-@pytest.mark.parametrize("steps", [PLANNING, READING], ids=["planning", "reading"])
+@pytest.mark.parametrize(
+    ("store", "steps"),
+    [("queue", PLANNING), ("queue", READING), ("s3_queue", READING_FROM_S3)],
+    ids=["planning", "reading", "s3"],
+)
 def test_a_reading_query_may_die_anywhere(
-    spark: SparkSession, any_queue: Queue, tmp_path: Path, steps: list[str]
+    spark: SparkSession, store: str, steps: list[str], tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     """One query is killed at each step in turn, with more in the queue each time; its acks never pass its commits."""
-    queue = any_queue
+    queue: Queue = request.getfixturevalue(store)
     faulty.forget()
     stream = spark.readStream.format("faulty_buffer").option("minPollInterval", "0.01")
     total = 0
@@ -100,9 +120,18 @@ def test_a_reading_query_may_die_anywhere(
     assert queue.view().first_sequence == queue.view().next_sequence == total
 
 
-def test_a_writing_query_may_die_anywhere(spark: SparkSession, any_queue: Queue, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("store", "steps"), [("queue", WRITING), ("s3_queue", WRITING_TO_S3)], ids=["file", "s3"]
+)
+def test_a_writing_query_may_die_anywhere(
+    spark: SparkSession,
+    store: str,
+    steps: list[tuple[str, str]],
+    tmp_path: Path,
+    request: pytest.FixtureRequest,
+) -> None:
     """Killed or failing at each step in turn: every row is in the queue once, and in order."""
-    queue = any_queue
+    queue: Queue = request.getfixturevalue(store)
     faulty.forget()
     source = Queue(f"file://{tmp_path}/source?fsync=false")
     run = (
@@ -111,14 +140,14 @@ def test_a_writing_query_may_die_anywhere(spark: SparkSession, any_queue: Queue,
         .load(source.url)
         .select("payload")
     )
-    for how, step in WRITING:
+    for how, step in steps:
         source.fill(1)
         before = queue.batch_keys()
         dies(run, tmp_path, step, how, "faulty_buffer", path=queue.url)
         # Nobody deletes anything, whoever may think that it failed.
         assert before <= queue.batch_keys()
     assert start(run, tmp_path, "faulty_buffer", path=queue.url).awaitTermination(OVER_SECONDS)
-    assert queue.read_plainly() == expected(range(len(WRITING)))
+    assert queue.read_plainly() == expected(range(len(steps)))
     micro_batches = {entry.location[-22:-9] for entry in queue.view()}
     appended = [step for _, step in faulty.steps() if step == "after put manifest"]
     assert len(appended) == len(micro_batches)

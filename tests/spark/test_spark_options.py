@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
 from buffer import Compression, InvalidInputError
 from buffer.spark import AckMode, OpendataBufferDataSource, Options
-from buffer.spark.options import Purpose
+from buffer.spark.options import OPTIONS, Purpose
 
 PATH = {"path": "s3://bucket/prefix"}
 
@@ -63,6 +64,11 @@ def test_every_option_is_read_in_the_case_that_spark_gives_it() -> None:
         commit_within=60.0,
         idempotency_key="night 7",
     )
+
+
+def test_every_field_has_its_option() -> None:
+    """None of them can be set in code only."""
+    assert {option.field for option in OPTIONS} | {"given"} == {each.name for each in fields(Options)}
 
 
 @pytest.mark.parametrize(
