@@ -34,7 +34,8 @@ class ProducerConfig:
     """Seconds from the first record of a batch until the batch is sealed."""
 
     flush_size_bytes: int = 64 * MIB
-    """A batch is sealed once its records and metadata reach this size. A single call may exceed it."""
+    """A batch is sealed once its records and metadata reach this size. A single call may exceed it, up to
+    `max_batch_bytes`."""
 
     max_buffered_inputs: int = 1000
     """Number of `produce` calls that may be unflushed before the next one waits."""
@@ -63,6 +64,10 @@ class ProducerConfig:
     close_timeout: float = 30.0
     """Seconds that closing may take to make durable what was accepted. (Not in RFC 0001.)"""
 
+    max_batch_bytes: int = 256 * MIB
+    """Largest record block, uncompressed, of a batch; a single call that needs more is refused. At most what the
+    consumers accept. (Not in RFC 0001.)"""
+
     max_manifest_bytes: int = 512 * MIB
     """Size past which the manifest takes no more entries and batches fail with `QueueFullError`.
     (Not in RFC 0001.)"""
@@ -83,6 +88,7 @@ class ProducerConfig:
         check_seconds("delivery_timeout", self.delivery_timeout)
         check_seconds("request_timeout", self.request_timeout)
         check_seconds("close_timeout", self.close_timeout, minimum=0.0)
+        check_count("max_batch_bytes", self.max_batch_bytes)
         check_count("max_manifest_bytes", self.max_manifest_bytes)
 
 

@@ -8,8 +8,8 @@ while the first still runs: every record will be in the table once, in the order
 
 from __future__ import annotations
 
+import argparse
 import sqlite3
-import sys
 
 import anyio
 import anyio.to_thread
@@ -67,4 +67,8 @@ async def main(store_url: str, path: str) -> None:
 
 
 if __name__ == "__main__":
-    anyio.run(main, sys.argv[1], sys.argv[2])
+    parser = argparse.ArgumentParser(description="Move everything that is in a queue into a database.")
+    parser.add_argument("store", metavar="STORE", help="URL of the store, such as file:///var/lib/queue")
+    parser.add_argument("target", metavar="DATABASE", help="the SQLite file, made if it is not there")
+    arguments = parser.parse_args()
+    anyio.run(main, arguments.store, arguments.target)

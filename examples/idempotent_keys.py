@@ -9,8 +9,8 @@ by several tasks at once and in any order.
 
 from __future__ import annotations
 
+import argparse
 import os
-import sys
 from pathlib import Path
 
 import anyio
@@ -55,4 +55,8 @@ async def main(store_url: str, folder: str) -> None:
 
 
 if __name__ == "__main__":
-    anyio.run(main, sys.argv[1], sys.argv[2])
+    parser = argparse.ArgumentParser(description="Move everything that is in a queue into a folder.")
+    parser.add_argument("store", metavar="STORE", help="URL of the store, such as file:///var/lib/queue")
+    parser.add_argument("target", metavar="FOLDER", help="where the files go, made if it is not there")
+    arguments = parser.parse_args()
+    anyio.run(main, arguments.store, arguments.target)

@@ -181,12 +181,17 @@ def test_errors_carry_their_facts_as_attributes_also_across_processes(error: Err
 
 
 class Untouchable(MemoryStore):
-    """A store that must not be used."""
+    """A store that may be looked at, and must not be used."""
 
     def __getattribute__(self, name: str) -> object:
-        if name in {"get", "put", "list", "delete", "aclose"}:
+        found = super().__getattribute__(name)
+        if name not in {"get", "put", "list", "delete", "aclose"}:
+            return found
+
+        def refuse(*_arguments: object, **_options: object) -> object:
             raise AssertionError(f"a constructor called {name}")
-        return super().__getattribute__(name)
+
+        return refuse
 
 
 def test_constructors_do_nothing(tmp_path: Path) -> None:

@@ -4,8 +4,10 @@ The library does not need it, nor what it needs: click and rich come with the ex
 
 * `app` has the commands in one group, and turns errors into one line and an exit code (`exits`);
 * `produce`, `consume`, `status`, `dump`, `collect` and `demo` are the commands;
-* `feed` and `record_groups` bring inputs to a producer; `sources`, `sinks` and `framing` are its bytes in and out;
-* `interrupts` is what signals do; `options` and `progress` are what commands share with the user.
+* `feed` and `record_groups` bring inputs to a producer, `drain` and `peek` what is queued to standard output;
+  `sources`, `sinks` and `framing` are the bytes in and out;
+* `interrupts` is what signals do, `outage` what is said of a store that fails; `options` and `progress` are what
+  commands share with the user.
 """
 
 from __future__ import annotations

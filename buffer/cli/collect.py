@@ -25,7 +25,7 @@ _SAFE_GRACE_SECONDS = ConsumerConfig().gc_grace_period
 @click.option("--delete", is_flag=True, help="Delete; without it nothing is changed.")
 @click.option(
     "--grace",
-    type=float,
+    type=options.Seconds(or_zero=True),
     metavar="SECONDS",
     default=_SAFE_GRACE_SECONDS,
     show_default=True,
@@ -83,9 +83,10 @@ def _print(collection: Collection) -> None:
     for key, error in collection.failed.items():
         click.echo(f"failed: {one_line(key)}: {one_line(str(error))}", err=True)
     verb = "would be deleted" if collection.dry_run else "deleted"
-    click.echo(f"{verb}: {len(collection.deleted)}, {collection.deleted_bytes} bytes", err=True)
+    deleted = counted(len(collection.deleted), "batch", "batches")
+    click.echo(f"{verb}: {deleted}, {counted(collection.deleted_bytes, 'byte')}", err=True)
     for reason, count in sorted(collection.kept_by_reason().items(), key=lambda item: item[0].name):
-        click.echo(f"kept: {count} {reason.value}", err=True)
+        click.echo(f"kept: {counted(count, 'object')} {reason.value}", err=True)
 
 
 def _json(collection: Collection) -> dict[str, Any]:

@@ -48,7 +48,7 @@ _CLEAN_UP_SECONDS = 30.0
 
 @click.command(short_help="Send real records through a queue, and check and time them.")
 @click.argument("paths", nargs=-1, metavar="[PATH]...", type=click.Path(exists=True))
-@options.store_url(required=False, from_environment=False)
+@options.store_url(required=False, from_environment=False, outlives_command=False)
 @options.flush_interval
 @options.compression
 @click.option("--keep", is_flag=True, help="With --store: leave the queue there to look at.")

@@ -74,7 +74,7 @@ class DemoReport:
     def fault(self) -> str | None:
         """Return what is wrong with the outcome, or None if what went in came out."""
         if self.received.records != self.sent.records:
-            return f"{self.sent.records} records were sent, but {self.received.records} received"
+            return f"{counted(self.sent.records, 'record')} sent, but {counted(self.received.records, 'record')} received"
         if (self.received.record_bytes, self.received.digest) != (self.sent.record_bytes, self.sent.digest):
             return f"the records received differ: sha256 {self.received.digest}, sent {self.sent.digest}"
         return None

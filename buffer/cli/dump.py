@@ -55,8 +55,15 @@ def dump_manifest(*, source: str | None, store_url: str | None, manifest_path: s
 @options.store_url(required=False)
 @click.option("--records", "as_records", is_flag=True, help="Only the records, as lines or framed otherwise.")
 @options.framing
+@options.max_batch_bytes
 def dump_batch(
-    *, source: str, store_url: str | None, as_records: bool, null: bool, length_prefixed: bool
+    *,
+    source: str,
+    store_url: str | None,
+    as_records: bool,
+    null: bool,
+    length_prefixed: bool,
+    max_batch_bytes: int,
 ) -> None:
     """Print a batch as JSON, or its records as they are.
 
@@ -66,7 +73,7 @@ def dump_batch(
     framing = options.chosen_framing(null=null, length_prefixed=length_prefixed)
     if framing is not Framing.LINES and not as_records:
         raise click.UsageError("--null and --length-prefixed are for --records")
-    run(lambda _interrupts: _dump_batch(source, store_url, framing if as_records else None))
+    run(lambda _interrupts: _dump_batch(source, store_url, framing if as_records else None, max_batch_bytes))
 
 
 async def _dump_manifest(source: str, store_url: str | None) -> None:
@@ -78,10 +85,12 @@ async def _dump_manifest(source: str, store_url: str | None) -> None:
     await StandardOutput().write((pretty(manifest_json(view)),))
 
 
-async def _dump_batch(source: str, store_url: str | None, framing: Framing | None) -> None:
+async def _dump_batch(
+    source: str, store_url: str | None, framing: Framing | None, max_batch_bytes: int
+) -> None:
     data = await _read(source, store_url)
     try:
-        records = decode_batch(data)
+        records = decode_batch(data, max_bytes=max_batch_bytes)
     except FormatError as error:
         raise CommandError(f"error parsing batch: {describe(error)}", bare=True) from error
     if framing is not None:

@@ -37,21 +37,22 @@ class Interrupts:
 
     Attributes:
         received: The signal that ends the command, or None.
+        command: The scope that the whole command runs in.
     """
 
     def __init__(self) -> None:
         self.received: signal.Signals | None = None
-        self._interruptible: list[anyio.CancelScope] = []
+        self.command = anyio.CancelScope()
+        self._stretch = anyio.CancelScope()
         self._section = anyio.CancelScope()
         self._section_seconds = math.inf
 
     def interruptible(self) -> anyio.CancelScope:
-        """Return a scope that the first signal cancels; entered later than that, it is cancelled from the start."""
-        scope = anyio.CancelScope()
-        self._interruptible.append(scope)
+        """Return a scope that the first signal cancels; entered later, it is cancelled from the start. One at a time."""
+        self._stretch = anyio.CancelScope()
         if self.received is not None:
-            scope.cancel()
-        return scope
+            self._stretch.cancel()
+        return self._stretch
 
     def finishing(self, seconds: float = FINISH_SECONDS) -> anyio.CancelScope:
         """Return a scope that a signal does not cancel, or only `seconds` after it. One at a time."""
@@ -67,8 +68,8 @@ class Interrupts:
             return
         self.received = signum
         self._section.deadline = anyio.current_time() + self._section_seconds
-        for scope in self._interruptible:
-            scope.cancel()
+        self._stretch.cancel()
+        self.command.cancel()
 
 
 async def supervise(command: Callable[[Interrupts], Awaitable[T]]) -> T:
@@ -83,7 +84,7 @@ async def supervise(command: Callable[[Interrupts], Awaitable[T]]) -> T:
     try:
         async with anyio.create_task_group() as tasks:
             await tasks.start(_listen, interrupts)
-            with interrupts.interruptible():
+            with interrupts.command:
                 result.append(await command(interrupts))
             tasks.cancel_scope.cancel()
     except BaseExceptionGroup as group:

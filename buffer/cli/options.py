@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 
-from buffer import Compression
+from buffer import Compression, ConsumerConfig
 from buffer.cli.framing import Framing
 
 __all__ = [
     "STORE_VARIABLE",
+    "Seconds",
     "chosen_framing",
     "compression",
     "data_path_prefix",
     "flush_interval",
     "framing",
     "manifest_path",
+    "max_batch_bytes",
     "store_url",
 ]
 
@@ -26,13 +30,58 @@ STORE_VARIABLE = "OPENDATA_BUFFER_STORE"
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-def store_url(*, required: bool = True, from_environment: bool = True) -> Callable[[F], F]:
+class Seconds(click.FloatRange):
+    """A number of seconds above 0.
+
+    Args:
+        or_zero: Whether 0 is accepted too.
+        or_endless: Whether `inf` is accepted too.
+    """
+
+    name = "seconds"
+
+    def __init__(self, *, or_zero: bool = False, or_endless: bool = False) -> None:
+        super().__init__(min=0, min_open=not or_zero)
+        self._or_endless = or_endless
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Return the number; not a number is one in `float`'s eyes, and in no range it could be refused by."""
+        seconds: float = super().convert(value, param, ctx)
+        if math.isnan(seconds) or (math.isinf(seconds) and not self._or_endless):
+            self.fail(f"{seconds} is not a number of seconds.", param, ctx)
+        return seconds
+
+
+def store_url(
+    *, required: bool = True, from_environment: bool = True, outlives_command: bool = True
+) -> Callable[[F], F]:
     """Declare `--store`.
 
     Args:
         required: Whether the command needs it.
         from_environment: Whether a variable may give it.
+        outlives_command: Whether the command needs a store that is there before it or after it, which one in memory
+            is not.
     """
+
+    def check(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
+        if value is None:
+            return None
+        if value.startswith(("/", "./", "../")):
+            raise click.BadParameter(
+                f"a store is named by a URL, and a folder by one such as {Path(value).resolve().as_uri()}",
+                ctx,
+                param,
+            )
+        if outlives_command and value.lower().startswith("memory:"):
+            raise click.BadParameter(
+                "a store in memory lives and ends with the process that opened it: nothing is in it when this command "
+                "begins, and nothing stays when it ends",
+                ctx,
+                param,
+            )
+        return value
+
     return click.option(
         "--store",
         "store_url",
@@ -40,6 +89,7 @@ def store_url(*, required: bool = True, from_environment: bool = True) -> Callab
         envvar=STORE_VARIABLE if from_environment else None,
         show_envvar=from_environment,
         required=required,
+        callback=check,
         help="The object store, such as file:///var/lib/queue.",
     )
 
@@ -62,11 +112,20 @@ data_path_prefix = click.option(
 
 flush_interval = click.option(
     "--flush-interval",
-    type=float,
+    type=Seconds(),
     metavar="SECONDS",
     default=0.1,
     show_default=True,
     help="Age at which a batch is sealed.",
+)
+
+max_batch_bytes = click.option(
+    "--max-batch-bytes",
+    type=click.IntRange(min=1),
+    metavar="N",
+    default=ConsumerConfig().max_batch_bytes,
+    show_default=True,
+    help="Largest batch that is accepted, decompressed.",
 )
 
 compression = click.option(

@@ -10,6 +10,7 @@ from buffer import (
     ConsumerConfig,
     ConsumerFetchHandle,
     FormatError,
+    InvalidInputError,
     ManifestView,
     NotFoundError,
     ObjectStore,
@@ -75,12 +76,19 @@ async def peek(
     Raises:
         NotFoundError: The manifest names a batch that is not there.
         FormatError: Manifest or batch break a rule of their format.
+        InvalidInputError: The queue never came to `after`.
         StorageError: Manifest or batch could not be read.
     """
     manifest = ManifestReader(store, config.manifest_path)
     fetch = ConsumerFetchHandle(store, config)
     while True:
         await manifest.refresh()
+        if manifest.view is not None and after is not None and after >= manifest.view.next_sequence:
+            raise InvalidInputError(
+                f"sequence {after} was never handed out by this queue, whose next sequence is "
+                f"{manifest.view.next_sequence} (manifest {config.manifest_path!r}): it is another queue's, or this "
+                "one was created anew"
+            )
         ahead = manifest.view.after(after, _ENTRIES_AHEAD) if manifest.view is not None else []
         if not ahead:
             yield None

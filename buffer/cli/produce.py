@@ -12,6 +12,7 @@ from buffer.cli.exits import CommandError, ExitCode, classify, describe
 from buffer.cli.feed import Feed
 from buffer.cli.framing import Framing
 from buffer.cli.interrupts import Interrupts, run
+from buffer.cli.outage import Outage, WatchedStore
 from buffer.cli.progress import progress
 from buffer.cli.record_groups import Input, record_groups
 from buffer.cli.sources import STDIN, is_terminal, total_bytes
@@ -36,6 +37,14 @@ _CLOSE_SECONDS = 1.0
 @options.flush_interval
 @options.compression
 @click.option(
+    "--delivery-timeout",
+    type=options.Seconds(or_endless=True),
+    metavar="SECONDS",
+    default=ProducerConfig().delivery_timeout,
+    show_default=True,
+    help="How long a batch is tried to be made durable while the store fails; inf never gives up.",
+)
+@click.option(
     "--max-record-bytes",
     type=click.IntRange(min=1, max=64 * _MIB),
     metavar="N",
@@ -54,6 +63,7 @@ def produce(
     metadata: str,
     flush_interval: float,
     compression: Compression,
+    delivery_timeout: float,
     max_record_bytes: int,
 ) -> None:
     """Send the records of FILES, or of standard input, to the queue.
@@ -66,6 +76,7 @@ def produce(
         data_path_prefix=data_path_prefix,
         flush_interval=flush_interval,
         batch_compression=compression,
+        delivery_timeout=delivery_timeout,
         # By then all outcomes are known, or the time for that is over.
         close_timeout=_CLOSE_SECONDS,
     )
@@ -95,7 +106,10 @@ async def _produce(
     feed = Feed(interrupts)
     # The whole of it: a signal ends only reading, which is the feed's affair.
     with interrupts.finishing(_FINISH_SECONDS):
-        async with open_store(store_url) as store, Producer(store, config) as producer:
+        async with (
+            open_store(store_url) as store,
+            Producer(WatchedStore(store, Outage()), config) as producer,
+        ):
             # A bar would run over what somebody types.
             with progress("produce", total=total_bytes(paths), shown=not is_terminal(paths)) as bar:
                 await feed.run(
@@ -127,7 +141,7 @@ def _raise_failure(feed: Feed) -> None:
         source, offset = feed.first_lost
         reason = describe(error) if error else "there was no more time after the signal"
         raise CommandError(
-            f"{reason}; not known to be durable: {counted(feed.accepted_records - feed.records, 'record')}, "
+            f"{reason}; not known to be durable: {counted(feed.read_records - feed.records, 'record')}, "
             f"from offset {offset} of {source} on",
             classify(error) if error else ExitCode.FAILURE,
         ) from error

@@ -11,6 +11,7 @@ from buffer.cli import options
 from buffer.cli.interrupts import run
 from buffer.cli.peek import no_queue
 from buffer.cli.views import pretty
+from buffer.cli.wording import counted
 from buffer.clock import SYSTEM_CLOCK
 from buffer.naming import batch_time_ms
 
@@ -101,6 +102,6 @@ def _text(found: QueueStatus) -> str:
             f"first sequence  {found.first_sequence}",
             f"next sequence   {found.next_sequence}",
             f"epoch           {found.epoch}",
-            f"manifest        {found.manifest_bytes} bytes",
+            f"manifest        {counted(found.manifest_bytes, 'byte')}",
         )
     )

@@ -22,6 +22,7 @@ from buffer.clock import SYSTEM_CLOCK, Clock
 from buffer.config import ConsumerConfig
 from buffer.consumer.cursors import Cursors
 from buffer.consumer.fetch import ConsumerFetchHandle
+from buffer.consumer.inputs import check_resumed, check_whole
 from buffer.errors import ClosedError, FencedError, InvalidInputError, StorageError, UnknownOutcomeError
 from buffer.format import ManifestView
 from buffer.gc import GarbageCollector
@@ -30,7 +31,7 @@ from buffer.model import BatchDescriptor, ConsumedBatch
 from buffer.queue import QueueConsumer
 from buffer.queue.backoff import Contention, FailureBackoff
 from buffer.queue.manifest_object import ManifestObject
-from buffer.store.base import ObjectStore
+from buffer.store.base import ObjectStore, check_store
 from buffer.workers import CpuWorkers
 
 __all__ = ["Consumer"]
@@ -38,7 +39,6 @@ __all__ = ["Consumer"]
 logger = logging.getLogger("buffer.consumer")
 
 ACKS_PER_DEQUEUE = 100
-_U64_MAX = 2**64 - 1
 
 
 class Consumer:
@@ -76,7 +76,8 @@ class Consumer:
         workers: CpuWorkers | None = None,
         meter_provider: MeterProvider | None = None,
     ) -> None:
-        _check_sequence("last_acked_sequence", last_acked_sequence)
+        check_store(store)
+        check_resumed(last_acked_sequence)
         self._store = store
         self._config = config or ConsumerConfig()
         self._last_acked = last_acked_sequence
@@ -249,10 +250,12 @@ class Consumer:
         cancellation the ack counts as not given, and can be repeated.
 
         Raises:
+            InvalidInputError: It is no number.
             AckOrderError: It is not the sequence after the last acked one, or was not handed out.
             FencedError: Another consumer has taken over; nothing was changed.
             FormatError, StorageError, ClosedError: As `next_batch`.
         """
+        check_whole(sequence)
         with self._owner():
             self._cursors.check_ack(sequence)
             if self._unwritten_acks + 1 < ACKS_PER_DEQUEUE:
@@ -271,10 +274,12 @@ class Consumer:
         Source: RFC 0003, "ack_through".
 
         Raises:
+            InvalidInputError: It is no number.
             AckOrderError: `sequence` is acked already, or no entry ever had it.
             FencedError: Another consumer has taken over; nothing was changed.
             FormatError, StorageError, ClosedError: As `next_batch`.
         """
+        check_whole(sequence)
         with self._owner():
             view = self._queue.view
             if sequence >= view.next_sequence:
@@ -389,10 +394,3 @@ class Consumer:
     def _stop_collecting(self) -> None:
         if self._collecting is not None:
             self._collecting.cancel()
-
-
-def _check_sequence(name: str, value: int | None) -> None:
-    if value is None:
-        return
-    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= _U64_MAX:
-        raise InvalidInputError(f"{name} must be None or a sequence from 0 to {_U64_MAX}, but is {value!r}")

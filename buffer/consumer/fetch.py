@@ -10,7 +10,7 @@ from buffer.errors import FormatError, InvalidInputError, StorageError
 from buffer.format import decode_batch
 from buffer.metrics import Instruments
 from buffer.model import BatchDescriptor, ConsumedBatch, RawBatch
-from buffer.store.base import ObjectStore
+from buffer.store.base import ObjectStore, check_store
 from buffer.workers import CpuWorkers
 
 __all__ = ["ConsumerFetchHandle"]
@@ -40,6 +40,7 @@ class ConsumerFetchHandle:
         workers: CpuWorkers | None = None,
         meter_provider: MeterProvider | None = None,
     ) -> None:
+        check_store(store)
         self._store = store
         self._config = config or ConsumerConfig()
         self._workers = workers or CpuWorkers()

@@ -138,7 +138,7 @@ def record_block(data: bytes, *, max_bytes: int = DEFAULT_MAX_BATCH_BYTES) -> Re
     compression, count, version = _FOOTER.unpack_from(data, end)
     if version != BATCH_VERSION:
         raise FormatError(
-            f"unsupported batch version: {version} (written by newer or other software; "
+            f"unsupported batch version: {version} (written by newer or other software, or damaged; "
             f"known is {BATCH_VERSION})",
             offset=end + 5,
         )

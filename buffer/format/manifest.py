@@ -214,7 +214,7 @@ def parse_manifest(data: bytes, *, known: ManifestView | None = None) -> Manifes
     count, next_sequence, epoch, version = _FOOTER.unpack_from(data, end)
     if version != MANIFEST_VERSION:
         raise FormatError(
-            f"unsupported queue manifest version: {version} (written by newer or other software; "
+            f"unsupported queue manifest version: {version} (written by newer or other software, or damaged; "
             f"known is {MANIFEST_VERSION})",
             offset=end + _VERSION_AT,
         )

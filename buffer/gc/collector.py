@@ -15,7 +15,7 @@ from buffer.config import ConsumerConfig
 from buffer.errors import Error, FencedError
 from buffer.gc.cycle import Collection, Cycle
 from buffer.metrics import Instruments
-from buffer.store.base import ObjectStore
+from buffer.store.base import ObjectStore, check_store
 from buffer.workers import CpuWorkers
 
 __all__ = ["GarbageCollector"]
@@ -50,6 +50,7 @@ class GarbageCollector:
         epoch: int | None = None,
         meter_provider: MeterProvider | None = None,
     ) -> None:
+        check_store(store)
         self._store = store
         self._config = config
         self._clock = clock

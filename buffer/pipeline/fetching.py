@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import random
-from itertools import count
+from typing import Final
 
 import anyio
 
@@ -21,6 +21,8 @@ from buffer.pipeline.signals import Signal
 __all__ = ["Fetching"]
 
 logger = logging.getLogger("buffer.pipeline")
+
+_LONGEST_WAIT: Final = 20.0
 
 
 class Fetching:
@@ -77,22 +79,19 @@ class Fetching:
             descriptor = progress.begin_fetch()
 
     async def _fetch(self, descriptor: BatchDescriptor) -> ConsumedBatch:
-        config = self._config
-        for attempt in count(1):
+        backoff = self._config.fetch_backoff
+        for _ in range(1, self._config.fetch_attempts):
             try:
                 return await self._attempt(descriptor)
+            except AccessDeniedError:
+                raise
             except (StorageError, FormatError) as exc:
                 # Also what is not marked transient: an object may be missing or cut short for this reader only.
-                if attempt == config.fetch_attempts or isinstance(exc, AccessDeniedError):
-                    exc.add_note(f"fetched {attempt} times, for sequence {descriptor.sequence}")
-                    raise
-                asked_for = exc.retry_after if isinstance(exc, StorageError) else None
-                delay = (asked_for or 0.0) + self._rng.uniform(
-                    0.0, config.fetch_backoff * 2.0 ** (attempt - 1)
-                )
+                delay = _asked_for(exc) + self._rng.uniform(0.0, backoff)
+                backoff = min(2 * backoff, _LONGEST_WAIT)
                 logger.info("sequence %d: next attempt in %.3f s after %s", descriptor.sequence, delay, exc)
             await anyio.sleep(delay)
-        raise AssertionError("unreachable")
+        return await self._attempt(descriptor)
 
     async def _attempt(self, descriptor: BatchDescriptor) -> ConsumedBatch:
         try:
@@ -105,3 +104,9 @@ class Fetching:
                 transient=True,
                 sequence=descriptor.sequence,
             ) from exc
+
+
+def _asked_for(error: Error) -> float:
+    """Return the seconds that the store asked to wait; a number that makes no sense counts as the longest of ours."""
+    seconds = (error.retry_after or 0.0) if isinstance(error, StorageError) else 0.0
+    return seconds if 0.0 <= seconds <= _LONGEST_WAIT else _LONGEST_WAIT

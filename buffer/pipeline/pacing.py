@@ -51,7 +51,9 @@ class Pacing:
         self._seen_at = now
         if found == wanted:
             self.look_at = now
+        elif found:
+            self._pause = self._config.poll_interval
+            self.look_at = now + self._pause
         else:
-            self._pause = self._config.poll_interval if found else self._pause
             self.look_at = now + self._pause
             self._pause = min(self._pause * 2, self._config.max_poll_interval)

@@ -146,8 +146,8 @@ class PipelinedConsumer:
             raise ClosedError(_NOT_ENTERED)
         # First come, first served; and only the first in line watches, so that a batch wakes one task.
         async with self._turn:
-            await self._background.changed.until(self._has_next)
-            return self._next()
+            await self._background.changed.until(partial(self._has_next, self._background))
+            return self._next(self._background)
 
     async def run(self, handler: Handler, *, concurrency: int = 1) -> None:
         """Call `handler` for each batch until iteration ends; a batch is done when the handler has returned.
@@ -205,17 +205,15 @@ class PipelinedConsumer:
             manifest=self._consumer.manifest,
         )
 
-    def _has_next(self) -> bool:
+    def _has_next(self, background: Background) -> bool:
         """Whether `_next` would return or raise something."""
-        failed = self._background is not None and self._background.failure is not None
-        over = self._closed or self._stopped or self._progress.finished or failed
+        over = self._closed or self._stopped or self._progress.finished or background.failure is not None
         return over or self._progress.deliverable
 
-    def _next(self) -> Delivery:
+    def _next(self, background: Background) -> Delivery:
         if self._closed:
             raise ClosedError("the pipeline was left")
-        if self._background is not None:
-            self._background.check()
+        background.check()
         if self._stopped or self._progress.finished:
             raise StopAsyncIteration
         batch = self._progress.take()

@@ -161,7 +161,8 @@ class Progress:
             Error: Why the batch whose turn it is cannot be delivered; again each time until it is skipped.
         """
         if self.blocked_by is not None:
-            raise self._failed[self.blocked_by]
+            # The same exception each time: without this, it would remember every place it was ever raised at.
+            raise self._failed[self.blocked_by].with_traceback(None)
         sequence = heapq.heappop(self._turns)
         self.delivered.add(sequence)
         return self._ready.pop(sequence)

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from buffer.errors import Error
 from buffer.format import NewEntry
 from buffer.model import Metadata
+from buffer.producer.inputs import FRAMING_BYTES
 from buffer.producer.watcher import BatchOutcome
 
 __all__ = ["Batch", "Upload"]
@@ -73,6 +74,11 @@ class Batch:
         self.size_bytes += record_bytes + len(item)
         self.inputs += 1
         return start_index
+
+    @property
+    def block_bytes(self) -> int:
+        """Size of the record block, uncompressed."""
+        return self.record_bytes + FRAMING_BYTES * self.record_count
 
     def let_go(self) -> None:
         """Give up the bytes of a batch that has ended; whoever still holds it holds little."""

@@ -14,14 +14,22 @@ import logging
 import math
 import random
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import takewhile
 
 import anyio
 
 from buffer.clock import Clock
 from buffer.config import ProducerConfig
-from buffer.errors import ClosedError, Error, PreconditionError, StorageError, UnknownOutcomeError
+from buffer.errors import (
+    ClosedError,
+    Error,
+    InvalidInputError,
+    PreconditionError,
+    QueueFullError,
+    StorageError,
+    UnknownOutcomeError,
+)
 from buffer.format import NewEntry, encode_batch
 from buffer.naming import BatchNamer, batch_time_ms
 from buffer.producer.batch import Batch, Upload
@@ -74,6 +82,8 @@ class Delivery:
         self._line: deque[Batch] = deque()
         self._committing: list[Batch] = []
         self._abandoned: str | None = None
+        # How many batches go into the next write at most, while the manifest has no room for all that are ready.
+        self._most: int | None = None
         self._sealed, self._to_upload = anyio.create_memory_object_stream[Batch](math.inf)
         self._progress = anyio.Event()
 
@@ -200,7 +210,7 @@ class Delivery:
 
     def _take(self) -> list[NewEntry]:
         # Left in place when this task dies or is cancelled: `abandon` needs to know.
-        self._committing = self._ready()
+        self._committing = self._ready()[: self._most]
         return [batch.upload.entry for batch in self._committing if batch.upload is not None]
 
     def _check(self) -> None:
@@ -224,17 +234,21 @@ class Delivery:
         except Error as exc:
             self._fail(_without_frames(exc), deadline)
         else:
-            for number, batch in enumerate(self._committing, sequence):
-                self._end(batch, number)
+            self._most = None
+            self._end_all(self._committing, sequence)
 
     def _fail(self, error: Error, deadline: float) -> None:
         failed = self._committing or self._ready()
+        if isinstance(error, QueueFullError | InvalidInputError) and len(failed) > 1:
+            # Too much together; the first of them may fit, and must not fail for the others.
+            self._most = len(failed) // 2
+            return
+        self._most = None
         if _ran_out_of_time(error):
             # Out of time for some does not mean out of time for all.
             failed = [batch for batch in failed if batch.deadline <= deadline]
         logger.info("%d batches could not be enqueued: %s", len(failed), error)
-        for batch in failed:
-            self._end(batch, error)
+        self._end_all(failed, error)
 
     def _is_too_old(self, batch: Batch) -> bool:
         if batch.upload is None:
@@ -244,16 +258,24 @@ class Delivery:
         return max(by_wall_clock, by_event_loop) >= self._config.enqueue_deadline
 
     def _end(self, batch: Batch, result: int | Error) -> None:
-        if batch.outcome.is_set:
-            # Given up by `abandon` in the moment in which the answer came.
-            return
-        self._line.remove(batch)
-        if isinstance(result, Error):
-            batch.outcome.fail(result)
-        else:
-            batch.outcome.succeed(result, batch.upload.entry.location if batch.upload else "")
-        self._on_end(batch)
-        batch.let_go()
+        self._end_all([batch], result)
+
+    def _end_all(self, batches: Sequence[Batch], result: int | Error) -> None:
+        """End batches, with an error or as durable from a sequence on.
+
+        All of them have their outcome before anybody is told: what goes wrong in telling must change none.
+        """
+        # An outcome is there already if `abandon` gave the batch up in the moment in which the answer came.
+        ending = [(n, batch) for n, batch in enumerate(batches) if not batch.outcome.is_set]
+        for number, batch in ending:
+            self._line.remove(batch)
+            if isinstance(result, Error):
+                batch.outcome.fail(result)
+            else:
+                batch.outcome.succeed(result + number, batch.upload.entry.location if batch.upload else "")
+        for _, batch in ending:
+            self._on_end(batch)
+            batch.let_go()
 
 
 def _ran_out_of_time(error: Error) -> bool:

@@ -22,24 +22,24 @@ from opentelemetry.metrics import MeterProvider
 
 from buffer.clock import SYSTEM_CLOCK, Clock
 from buffer.config import ProducerConfig
-from buffer.errors import ClosedError, InvalidInputError
+from buffer.errors import ClosedError
 from buffer.metrics import Instruments, Role
 from buffer.producer.batch import Batch
 from buffer.producer.budget import Budget
 from buffer.producer.delivery import Delivery
+from buffer.producer.inputs import FRAMING_BYTES, owned_bytes, owned_records
 from buffer.producer.ledger import Ledger, ProducerStatistics
 from buffer.producer.watcher import DurabilityWatcher, WriteHandle
 from buffer.queue import QueueProducer
 from buffer.queue.backoff import Contention, FailureBackoff
 from buffer.queue.manifest_object import ManifestObject
-from buffer.store.base import ObjectStore
+from buffer.store.base import ObjectStore, check_store
 from buffer.workers import CpuWorkers
 
 __all__ = ["Producer"]
 
 logger = logging.getLogger("buffer.producer")
 
-_U32_MAX = 2**32 - 1
 _LONGEST_TURN = 10.0
 
 
@@ -72,6 +72,7 @@ class Producer:
         workers: CpuWorkers | None = None,
         meter_provider: MeterProvider | None = None,
     ) -> None:
+        check_store(store)
         self._store = store
         self._config = config or ProducerConfig()
         self._clock = clock
@@ -154,12 +155,14 @@ class Producer:
             metadata: Opaque bytes kept with these records.
 
         Raises:
-            InvalidInputError: `entries` is empty, holds something else than bytes, or a length needs over 32 bits.
+            InvalidInputError: `entries` is empty, holds something else than bytes, or needs more than
+                `max_batch_bytes`; or the metadata needs more than 32 bits for its length.
             ClosedError: The producer was not entered, or is closed; nothing was accepted.
         """
         running = self._in_use()
-        records, record_bytes = _checked(entries)
-        item = _as_bytes("metadata", metadata)
+        largest = self._config.max_batch_bytes
+        records, record_bytes = owned_records(entries, max_block_bytes=largest)
+        item = owned_bytes("metadata", metadata)
         ingestion_time_ms = self._clock.now_ms()
         await self._budget.take(record_bytes + len(item))
         try:
@@ -169,7 +172,7 @@ class Producer:
             self._budget.give_back(1, record_bytes + len(item))
             raise
         batch = self._open
-        if batch is not None and batch.record_count + len(records) > _U32_MAX:
+        if batch is not None and batch.block_bytes + record_bytes + FRAMING_BYTES * len(records) > largest:
             self._seal()
             batch = None
         if batch is None:
@@ -322,25 +325,3 @@ def _alone(exc: Exception) -> Exception:
     while isinstance(exc, ExceptionGroup) and len(exc.exceptions) == 1:
         exc = exc.exceptions[0]
     return exc
-
-
-def _checked(entries: Sequence[bytes]) -> tuple[list[bytes], int]:
-    if isinstance(entries, (bytes, bytearray, memoryview, str)):
-        raise InvalidInputError(
-            f"entries must be a sequence of records, but is one {type(entries).__name__}; wrap it in a list"
-        )
-    records = [_as_bytes(f"entries[{i}]", entry) for i, entry in enumerate(entries)]
-    if not records:
-        raise InvalidInputError("entries must hold at least one record, but is empty")
-    if len(records) > _U32_MAX:
-        raise InvalidInputError(f"entries must hold at most {_U32_MAX} records, but holds {len(records)}")
-    return records, sum(map(len, records))
-
-
-def _as_bytes(name: str, value: bytes) -> bytes:
-    if not isinstance(value, (bytes, bytearray, memoryview)):
-        raise InvalidInputError(f"{name} must be bytes, but is {type(value).__name__}")
-    data = bytes(value)
-    if len(data) > _U32_MAX:
-        raise InvalidInputError(f"{name} must have at most {_U32_MAX} bytes, but has {len(data)}")
-    return data

@@ -70,15 +70,17 @@ class QueueProducer:
         def propose(view: ManifestView, in_doubt: bool) -> ManifestView | None:
             nonlocal entries, expected
             if entries:
-                # Also after a plain conflict: somebody below may have repeated a write that had been applied.
-                found = view.find(entries[0].location, expected)
+                # Also after a plain conflict: somebody below may have repeated a write that had been applied. All
+                # entries went in or none, so the last one speaks for those that have been dequeued already.
+                found = view.find(entries[-1].location, expected)
                 if found is not None:
-                    expected = found
+                    expected = found - len(entries) + 1
                     return None
-                if in_doubt and view.first_sequence > expected:
+                last = expected + len(entries) - 1
+                if in_doubt and view.first_sequence > last:
                     raise UnknownOutcomeError(
                         f"an append had no answer, and entries from sequence {expected} on have been dequeued "
-                        f"since: nothing tells whether {entries[0].location!r} was among them",
+                        f"since, beyond {last}: nothing tells whether {entries[0].location!r} was among them",
                         path=self._manifest.path,
                     )
             if not in_doubt:

@@ -17,7 +17,7 @@ __all__ = ["Contention", "FailureBackoff"]
 
 _THROTTLED: Final = 429
 
-# A quicker manifest than this is in memory. A longer estimate of 0 would let a loser try again for ever at once.
+# What a loser reckons with at least: a manifest in memory answers at once, and must not be asked without a pause.
 _SHORTEST_ROUND_TRIP: Final = 0.001
 _LOSSES_PER_LEVEL: Final = 4
 _EASY: Final = 1
@@ -65,7 +65,7 @@ class Contention:
 
     def delay(self) -> float:
         """Return the seconds to wait after a lost race."""
-        least = self._round_trip * (self._level + 0.5)
+        least = max(self._round_trip, _SHORTEST_ROUND_TRIP) * (self._level + 0.5)
         return self._rng.uniform(0.0, max(math.ldexp(self._turn(), -self._losses), least))
 
     def cached(self, *, fresh: bool) -> None:
@@ -74,7 +74,7 @@ class Contention:
 
     def won(self, now: float, seconds: float) -> None:
         """Take note of a write that succeeded at event loop time `now`, `seconds` after it was sent."""
-        self._round_trip = max(self._round_trip + (seconds - self._round_trip) / 4, _SHORTEST_ROUND_TRIP)
+        self._round_trip += (seconds - self._round_trip) / 4
         self._succeeded_at = now
         if self._losses <= _EASY:
             self._level = max(0, self._level - 1)
@@ -100,10 +100,15 @@ class FailureBackoff:
         self._next = base
 
     def delay(self, error: StorageError) -> float:
-        """Return the seconds to wait after `error`; never less than the store asked for."""
+        """Return the seconds to wait after `error`; not less than the store asked for, unless that is over `cap`.
+
+        A store, or a proxy that makes up its answers, may name any number; nobody is put out of service by one.
+        """
         ceiling = self._next
         self._next = min(self._cap, self._next * 2)
         floor = error.retry_after or 0.0
+        if not 0.0 <= floor <= self._cap:
+            floor = self._cap
         if error.status == _THROTTLED:
             # Stores that throttle one key allow about one write a second.
             floor = max(floor, 1.0)

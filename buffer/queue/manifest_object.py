@@ -172,8 +172,11 @@ class ManifestObject:
             await anyio.sleep(pause)
         while failure := await self._attempt(propose):
             delay = self._delay_after(failure)
-            if anyio.current_time() + delay > deadline:
+            left = deadline - anyio.current_time()
+            if left <= 0 or (delay > left and not self.in_doubt):
                 raise failure
+            # However long the wait should be: a write in doubt is looked for before anybody is told that nobody knows.
+            delay = min(delay, left)
             logger.debug("%s: next attempt in %.3f s after %s", self.path, delay, failure)
             await anyio.sleep(delay)
         self._trouble = None

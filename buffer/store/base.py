@@ -41,6 +41,7 @@ __all__ = [
     "Overwrite",
     "PutMode",
     "Suffix",
+    "check_store",
 ]
 
 
@@ -213,3 +214,12 @@ class ObjectStore(Protocol):
     async def aclose(self) -> None:
         """Release connections and files; the store must not be used afterwards."""
         ...
+
+
+def check_store(store: ObjectStore) -> None:
+    """Raise `InvalidInputError` unless this is a store: a URL, or one that was not opened, is the usual mistake."""
+    if not isinstance(store, ObjectStore):
+        raise InvalidInputError(
+            f"store must be an ObjectStore, but is {type(store).__name__}; "
+            "`async with open_store(url) as store` gives one"
+        )

@@ -105,6 +105,8 @@ def open_store(url: str, **options: Unpack[StoreOptions]) -> AbstractAsyncContex
     Raises:
         InvalidInputError: The URL has another form, or an option is unknown. It says what is right.
     """
+    if not isinstance(url, str):
+        raise InvalidInputError(f"a store's URL must be text, but is of the type {type(url).__name__}")
     scheme = url.partition("://")[0].lower()
     if "://" not in url or scheme not in _OPENERS:
         # Only the scheme is quoted: the rest may hold a secret.
@@ -134,6 +136,8 @@ def _open_file(url: SplitResult, options: StoreOptions) -> AbstractAsyncContextM
         raise InvalidInputError(
             f"a file URL must be file:///absolute/path, with three slashes, but it {problem}"
         )
+    if not {".", ".."}.isdisjoint(path.split("/")):
+        raise InvalidInputError("the path of a file URL must not have '.' or '..' between slashes")
     query = {"fsync": parse_bool, "lock_timeout": parse_seconds}
     settings = read_options(url, options, query=query, keywords=FileOptions.__annotations__)
     return _closing(FileStore(path, **cast("FileOptions", settings)))

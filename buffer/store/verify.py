@@ -9,7 +9,7 @@ protocol alone, so it judges what a queue would see: server, proxies and client 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 
 import anyio
@@ -35,12 +35,14 @@ class Finding:
         passed: Whether the store does what is needed.
         fatal: Whether a store that does not is unfit for a queue; otherwise something works less well.
         detail: What was seen; for a failed check what is wrong, in plain words.
+        denied: Whether it failed because the store refused credentials or permission.
     """
 
     name: str
     passed: bool
     fatal: bool
     detail: str
+    denied: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +55,7 @@ class VerificationReport:
         round_trip_ms: Median of small conditional reads, or None if there were none.
         write_mb_per_s: Rate of one large write, megabytes per second.
         read_mb_per_s: Rate of one large read.
+        scratch_prefix: What the keys of the scratch objects began with.
         clock_offset_ms: How far the store's clock is ahead of this machine's, or None if it does not tell.
     """
 
@@ -62,6 +65,7 @@ class VerificationReport:
     write_mb_per_s: float | None = None
     read_mb_per_s: float | None = None
     clock_offset_ms: int | None = None
+    scratch_prefix: str = ""
 
     @property
     def fit(self) -> bool:
@@ -139,6 +143,7 @@ async def verify_store(
         write_mb_per_s=probe.write_mb_per_s,
         read_mb_per_s=probe.read_mb_per_s,
         clock_offset_ms=probe.clock_offset_ms,
+        scratch_prefix=probe.prefix,
     )
 
 
@@ -148,7 +153,8 @@ async def _run(name: str, check: Callable[[Probe], Awaitable[str]], probe: Probe
     except Broken as exc:
         return Finding(name, passed=False, fatal=fatal, detail=str(exc))
     except StorageError as exc:
-        return Finding(name, passed=False, fatal=fatal, detail=_explain(exc))
+        denied = isinstance(exc, AccessDeniedError)
+        return Finding(name, passed=False, fatal=fatal, detail=_explain(exc), denied=denied)
 
 
 def _explain(error: StorageError) -> str:
@@ -158,10 +164,14 @@ def _explain(error: StorageError) -> str:
 
 
 async def _clean_up(probe: Probe) -> list[Finding]:
+    if not probe.written:
+        return []
+    keys = sorted(probe.written)
+    failed: Mapping[str, StorageError]
     try:
-        failed = await probe.store.delete(probe.keys)
+        failed = await probe.store.delete(keys)
     except StorageError as exc:
-        failed = dict.fromkeys(probe.keys, exc)
+        failed = dict.fromkeys(keys, exc)
     if not failed:
         return []
     detail = (

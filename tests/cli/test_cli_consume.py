@@ -110,10 +110,12 @@ def test_looking_begins_after_last_acked(three_batches: Cli) -> None:
     assert length(three_batches) == 3
 
 
-def test_a_last_acked_of_another_queue_is_refused(three_batches: Cli) -> None:
-    """It would throw away what this queue holds."""
-    outcome = three_batches.run("consume", "--last-acked", "3")
+@pytest.mark.parametrize("arguments", [(), ("--no-ack",), ("--follow",), ("--no-ack", "--follow")])
+def test_a_last_acked_of_another_queue_is_refused(three_batches: Cli, arguments: tuple[str, ...]) -> None:
+    """It would throw away what this queue holds, or look like an empty queue for ever."""
+    outcome = three_batches.run("consume", "--last-acked", "3", *arguments)
     assert outcome.code == 2
+    assert outcome.stdout == b""
     assert "another queue" in outcome.error
     assert length(three_batches) == 3
 
@@ -148,3 +150,33 @@ def test_a_damaged_batch_is_named(three_batches: Cli, arguments: tuple[str, ...]
     assert outcome.code == 1
     assert outcome.stdout == b""
     assert location in outcome.error and "sequence=0" in outcome.error
+
+
+@pytest.mark.parametrize("arguments", [(), ("--no-ack",)])
+def test_a_batch_larger_than_the_limit_is_taken_on_request(cli: Cli, arguments: tuple[str, ...]) -> None:
+    """One large record must not block a queue for good."""
+    cli.ok("produce", stdin=b"x" * 100 + b"\n")
+    outcome = cli.run("consume", "--max-batch-bytes", "50", *arguments)
+    assert (outcome.code, outcome.stdout) == (1, b"")
+    assert cli.ok("consume", "--max-batch-bytes", "200", *arguments).stdout == b"x" * 100 + b"\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (("--json", "--null"), "--json"),
+        (("--json", "--length-prefixed"), "--json"),
+        (("--poll-interval", "nan"), "'--poll-interval'"),
+        (("--poll-interval", "-1"), "'--poll-interval'"),
+        (("--last-acked", str(2**64)), "'--last-acked'"),
+        (("--max-batch-bytes", "0"), "'--max-batch-bytes'"),
+    ],
+)
+def test_options_that_cannot_be_used_are_usage_errors(
+    three_batches: Cli, arguments: tuple[str, ...], named: str
+) -> None:
+    """The message names the option as it was typed, and nothing is taken."""
+    outcome = three_batches.run("consume", *arguments)
+    assert (outcome.code, outcome.stdout) == (2, b"")
+    assert named in outcome.error
+    assert length(three_batches) == 3

@@ -150,8 +150,8 @@ def report_of(sent: Sequence[bytes], received: Sequence[bytes]) -> DemoReport:
     ("received", "fault"),
     [
         ([b"a", b"b"], None),
-        ([b"a"], "2 records were sent, but 1 received"),
-        ([b"a", b"b", b"b"], "2 records were sent, but 3 received"),
+        ([b"a"], "2 records sent, but 1 record received"),
+        ([b"a", b"b", b"b"], "2 records sent, but 3 records received"),
         ([b"b", b"a"], "the records received differ"),
         ([b"a", b"c"], "the records received differ"),
         ([b"a\nb", b""], "the records received differ"),

@@ -6,6 +6,7 @@ import signal
 from collections.abc import AsyncGenerator
 
 import anyio
+import anyio.lowlevel
 import pytest
 
 from buffer import (
@@ -60,7 +61,7 @@ async def test_everything_is_durable_when_it_returns() -> None:
     async with producer_on(store) as producer:
         await feed.run(producer, groups_of("a", "b", "c"))
         assert producer.statistics().batches == 1
-    assert (feed.records, feed.record_bytes, feed.batches, feed.accepted_records) == (6, 12, 1, 6)
+    assert (feed.records, feed.record_bytes, feed.batches, feed.read_records) == (6, 12, 1, 6)
     assert (feed.first_sequence, feed.last_sequence) == (0, 0)
     assert (feed.failure, feed.input_error, feed.first_lost) == (None, None, None)
     assert await records_in(store) == [b"a1", b"a2", b"b1", b"b2", b"c1", b"c2"]
@@ -106,7 +107,7 @@ async def test_a_failed_write_ends_reading_at_once() -> None:
     assert anyio.current_time() - began_at < 11
     assert isinstance(feed.failure, AccessDeniedError)
     assert feed.first_lost == ("input", 10)
-    assert (feed.records, feed.accepted_records) == (2, 4)
+    assert (feed.records, feed.read_records) == (2, 4)
 
 
 async def test_what_is_durable_beside_a_failed_write_still_counts() -> None:
@@ -131,6 +132,41 @@ async def test_a_signal_ends_reading_and_what_was_read_becomes_durable() -> None
     assert await records_in(store) == [b"a1", b"a2"]
 
 
+async def test_a_signal_while_the_producer_waits_for_room_drops_nothing_that_was_read() -> None:
+    """The group in hand is accepted once there is room; no further one is read."""
+    store, interrupts = FaultStore(MemoryStore()), Interrupts()
+    store.inject("put", Delay(2.0), times=None)
+    feed, read = Feed(interrupts), list[bytes]()
+
+    async def groups() -> AsyncGenerator[Group, None]:
+        for number in range(9):
+            await anyio.lowlevel.checkpoint()
+            read.append(b"%d" % number)
+            yield Group([b"%d" % number], b"", "input", number)
+
+    config = ProducerConfig(max_buffered_inputs=2)
+    async with Producer(store, config, workers=INLINE) as producer, anyio.create_task_group() as tasks:
+        tasks.start_soon(feed.run, producer, groups())
+        await anyio.sleep(1)
+        interrupts.interrupt(signal.SIGTERM)
+    assert len(read) == 3
+    assert (feed.records, feed.read_records, feed.first_lost) == (3, 3, None)
+    assert await records_in(store) == read
+
+
+async def test_what_found_no_room_before_the_time_was_over_counts_as_lost() -> None:
+    """It was read, so nobody else will send it: the count and the offset have it."""
+    store, feed = FaultStore(MemoryStore()), Feed(Interrupts())
+    async with producer_on(store) as producer:
+        await feed.run(producer, groups_of("a"))
+    store.inject("put", Delay(3600.0), times=None)
+    config = ProducerConfig(max_buffered_inputs=1, close_timeout=1.0)
+    with anyio.move_on_after(5):
+        async with Producer(store, config, workers=INLINE) as producer:
+            await feed.run(producer, groups_of("b", "c", "d"))
+    assert (feed.records, feed.read_records, feed.first_lost) == (2, 6, ("input", 0))
+
+
 async def test_when_the_time_is_over_what_is_not_known_counts_as_lost() -> None:
     """A store that does not answer cannot hold up a command that was told to end."""
     store, feed = FaultStore(MemoryStore()), Feed(Interrupts())
@@ -141,4 +177,4 @@ async def test_when_the_time_is_over_what_is_not_known_counts_as_lost() -> None:
     with anyio.move_on_after(5):
         async with Producer(store, config, workers=INLINE) as producer:
             await feed.run(producer, groups_of("b"))
-    assert (feed.records, feed.accepted_records, feed.first_lost) == (2, 4, ("input", 0))
+    assert (feed.records, feed.read_records, feed.first_lost) == (2, 4, ("input", 0))

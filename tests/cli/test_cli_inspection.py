@@ -199,6 +199,17 @@ def test_a_batch_that_cannot_be_parsed_prints_nothing(cli: Cli) -> None:
     assert outcome.stderr.startswith("error parsing batch: ")
 
 
+def test_a_batch_larger_than_the_limit_is_dumped_on_request(cli: Cli) -> None:
+    """The limit guards memory; whoever has enough of it can raise it."""
+    data = encode_batch([b"x" * 100])
+    outcome = cli.run("batch", "dump", "-", "--max-batch-bytes", "50", stdin=data)
+    assert (outcome.code, outcome.stdout) == (1, b"")
+    assert (
+        cli.ok("batch", "dump", "-", "--max-batch-bytes", "200", "--records", stdin=data).stdout
+        == b"x" * 100 + b"\n"
+    )
+
+
 def test_framing_is_for_records_only(cli: Cli) -> None:
     """A document has no framing, and an option without an effect hides a slip."""
     assert cli.run("batch", "dump", "-", "--null", stdin=encode_batch([])).code == 2
@@ -222,9 +233,9 @@ def test_gc_shows_what_it_would_delete_and_deletes_nothing(
     outcome = cli.ok("gc", "--grace", "0")
     assert outcome.stdout.decode() == f"{taken}\n"
     assert outcome.stderr.splitlines() == [
-        "would be deleted: 1, 14 bytes",
-        "kept: 1 not named like a batch",
-        "kept: 1 referenced by the queue",
+        "would be deleted: 1 batch, 14 bytes",
+        "kept: 1 object not named like a batch",
+        "kept: 1 object referenced by the queue",
     ]
     assert path_of(cli, taken).exists() and path_of(cli, queued).exists()
 
@@ -235,7 +246,7 @@ def test_gc_deletes_on_request(one_taken_one_queued: tuple[Cli, str, str]) -> No
     outcome = cli.ok("gc", "--grace", "0", "--delete")
     assert outcome.stdout.decode() == f"{taken}\n"
     assert outcome.stderr.startswith("opendata-buffer: warning: with a grace below 600 s, ")
-    assert "\ndeleted: 1, 14 bytes\n" in outcome.stderr
+    assert "\ndeleted: 1 batch, 14 bytes\n" in outcome.stderr
     assert not path_of(cli, taken).exists() and path_of(cli, queued).exists()
 
 
@@ -245,8 +256,16 @@ def test_gc_keeps_what_is_young(one_taken_one_queued: tuple[Cli, str, str]) -> N
     outcome = cli.ok("gc", "--delete")
     assert outcome.stdout == b""
     assert "warning" not in outcome.stderr
-    assert "kept: 1 within the grace period\n" in outcome.stderr
+    assert "kept: 1 object within the grace period\n" in outcome.stderr
     assert path_of(cli, taken).exists()
+
+
+@pytest.mark.parametrize("grace", ["-1", "nan", "inf"])
+def test_a_grace_that_cannot_be_used_is_named_as_the_option(cli: Cli, grace: str) -> None:
+    """Nobody has typed the name of the library's setting."""
+    outcome = cli.run("gc", "--grace", grace)
+    assert outcome.code == 2
+    assert "'--grace'" in outcome.error
 
 
 def test_gc_tells_scripts_everything(one_taken_one_queued: tuple[Cli, str, str]) -> None:
@@ -272,7 +291,9 @@ def test_gc_fails_if_a_batch_could_not_be_deleted(as_json: bool, capsys: pytest.
         assert json.loads(said.out)["failed"] == {"ingest/a.batch": "the store failed [status=503]"}
     else:
         assert said.out == ""
-        assert "failed: ingest/a.batch: the store failed [status=503]\ndeleted: 0, 0 bytes\n" in said.err
+        assert (
+            "failed: ingest/a.batch: the store failed [status=503]\ndeleted: 0 batches, 0 bytes\n" in said.err
+        )
 
 
 def test_gc_without_a_manifest_deletes_nothing(cli: Cli) -> None:

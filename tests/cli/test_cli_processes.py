@@ -245,6 +245,20 @@ def test_an_interrupted_demo_leaves_nothing_behind(cli: Cli, tmp_path: Path) -> 
     assert list(folder.iterdir()) == []
 
 
+@pytest.mark.parametrize("arguments", [(), ("--no-ack",)])
+def test_following_waits_for_a_queue_and_makes_none(cli: Cli, arguments: tuple[str, ...]) -> None:
+    """A slip in a path is told at once, and `status` still says that nothing is there."""
+    with cli.start("consume", "--follow", "--poll-interval", "0.05", *arguments) as process:
+        line = pipe_of(process.stderr).readline()
+        assert line.startswith(b"opendata-buffer: no manifest at ingest/manifest in file://")
+        assert cli.run("status").code == 4
+        cli.ok("produce", stdin=b"one\n")
+        assert pipe_of(process.stdout).readline() == b"one\n"
+        process.terminate()
+        outcome = finish(process)
+    assert (outcome.code, outcome.stderr) == (-signal.SIGTERM, "")
+
+
 def test_looking_can_follow(cli: Cli) -> None:
     """From before there is a queue, past a consumer that takes, without taking anything itself."""
     with cli.start("consume", "--no-ack", "--follow", "--poll-interval", "0.05") as process:

@@ -128,9 +128,12 @@ def test_a_store_that_fails_is_told_in_one_line(cli: Cli) -> None:
 @pytest.mark.parametrize(
     ("arguments", "fact"),
     [
-        (("--flush-interval", "0"), "flush_interval must be a number of seconds above 0, but is 0.0"),
+        (("--flush-interval", "0"), "'--flush-interval': 0.0 is not in the range x>0"),
         (("--data-path-prefix", "a//b"), "data_path_prefix must be names joined by single slashes"),
         (("--compression", "lz4"), "'lz4' is not one of 'none', 'zstd'"),
+        (("--flush-interval", "nan"), "'--flush-interval': nan is not a number of seconds"),
+        (("--delivery-timeout", "-1"), "'--delivery-timeout': -1.0 is not in the range x>0"),
+        (("--store", "/srv/a queue"), "a folder by one such as file:///srv/a%20queue"),
         (("--null", "--length-prefixed"), "--null and --length-prefixed exclude each other"),
         (("--store", "nowhere://x"), "a store's URL must begin with"),
     ],
@@ -141,3 +144,20 @@ def test_values_that_cannot_be_used_are_usage_errors(cli: Cli, arguments: tuple[
     assert outcome.code == 2
     assert fact in outcome.error
     assert outcome.stdout == b""
+
+
+def test_giving_up_on_a_store_can_be_chosen(cli: Cli) -> None:
+    """Never giving up is a choice too; an end that nobody meant is not."""
+    assert cli.ok("produce", "--delivery-timeout", "inf", stdin=b"one\n").stderr.startswith(
+        "produced 1 record"
+    )
+    assert "--flush-interval" in cli.run("produce", "--flush-interval", "inf", stdin=b"one\n").error
+
+
+@pytest.mark.parametrize("command", ["produce", "consume", "status", "gc"])
+def test_a_store_in_memory_is_refused(command: str) -> None:
+    """What is said to be durable must be there when the command has ended."""
+    outcome = Cli("memory://queue").run(command, stdin=b"one\n")
+    assert (outcome.code, outcome.stdout) == (2, b"")
+    assert "'--store'" in outcome.error and "nothing stays when it ends" in outcome.error
+    assert "produced" not in outcome.stderr

@@ -51,6 +51,8 @@ def test_what_comes_resets_the_pause() -> None:
         pacing.looked(20.0, found=0, wanted=8)
     pacing.looked(30.0, found=3, wanted=8)
     assert pacing.look_at == 30.1
+    pacing.looked(30.1, found=0, wanted=8)
+    assert round(pacing.look_at, 9) == 30.2
 
 
 def test_a_look_that_found_all_it_wanted_may_be_followed_at_once() -> None:

@@ -121,6 +121,7 @@ async def test_a_slow_head_does_not_stop_the_pipeline_for_ever(queue: Queue) -> 
             delivery.done()
 
 
+@pytest.mark.slow
 async def test_a_long_queue_costs_only_what_is_handed_out(queue: Queue) -> None:
     """With 100,000 entries, taking ten of them reads the manifest once and decodes not much more than that."""
     size = 100_000

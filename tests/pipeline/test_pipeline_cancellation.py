@@ -17,7 +17,7 @@ from tests.pipeline.deliveries import take
 if TYPE_CHECKING:
     from tests.pipeline.conftest import Queue
 
-pytestmark = pytest.mark.virtual_time
+pytestmark = [pytest.mark.virtual_time, pytest.mark.slow]
 
 CONSUMER = ConsumerConfig(gc_interval=1.0, gc_grace_period=0.5, close_timeout=5.0)
 PIPELINE = PipelineConfig(ack_batches=2, ack_interval=0.3, fetch_workers=3, until_caught_up=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import traceback
 from typing import TYPE_CHECKING
 
 import anyio
@@ -10,6 +11,7 @@ import pytest
 
 from buffer import (
     AccessDeniedError,
+    ConsumedBatch,
     ConsumerConfig,
     FormatError,
     InvalidInputError,
@@ -74,6 +76,32 @@ async def test_a_fetch_waits_as_long_as_the_store_asks_for(queue: Queue) -> None
         assert anyio.current_time() >= 7.0
 
 
+@pytest.mark.parametrize("wanted", [86_400.0, math.inf, math.nan, -1.0])
+async def test_no_store_puts_a_pipeline_out_of_service_by_what_it_asks_for(
+    queue: Queue, wanted: float
+) -> None:
+    """A wait of a day, or none that makes sense, counts as 20 s; and waits of our own never grow beyond that."""
+    (descriptor,) = await queue.fill(1)
+    slow_down = StorageError("slow down", status=503, transient=True, retry_after=wanted)
+    queue.store.inject("get", FailBefore(slow_down), key=descriptor.location, times=1)
+    queue.store.inject("get", unavailable(), key=descriptor.location, times=30)
+    patient = PipelineConfig(until_caught_up=True, fetch_attempts=40)
+    async with queue.pipeline(patient) as pipeline:
+        assert await deliver_all(pipeline) == [0]
+    assert 20 <= anyio.current_time() <= 21 + 30 * 20
+
+
+async def test_an_error_that_is_raised_again_does_not_grow(queue: Queue) -> None:
+    """A poison batch may be met any number of times."""
+    await fill_with_poison(queue, POISON + 1)
+    async with queue.pipeline(PipelineConfig()) as pipeline:
+        lengths = []
+        for _ in range(50):
+            _, error = await deliver_until_it_raises(pipeline)
+            lengths.append(len(traceback.extract_tb(error.__traceback__)))
+    assert lengths[-1] == lengths[1]
+
+
 async def test_an_object_that_was_cut_short_is_read_again(queue: Queue) -> None:
     """What breaks the format may be whole the next time."""
     (descriptor,) = await queue.fill(1)
@@ -116,7 +144,6 @@ async def test_a_poison_batch_raises_in_its_turn(queue: Queue) -> None:
         assert delivered == list(range(POISON))
         assert isinstance(error, NotFoundError)
         assert (error.sequence, error.path) == (POISON, location)
-        assert error.__notes__ == [f"fetched 5 times, for sequence {POISON}"]
         with pytest.raises(NotFoundError):
             await anext(pipeline)
         await anyio.sleep(10)
@@ -227,6 +254,27 @@ async def test_a_manifest_that_stays_unreadable_ends_the_pipeline(queue: Queue) 
         with pytest.raises(StorageError):
             await anext(pipeline)
         delivery.done()
+    assert await queue.sequences() == []
+
+
+async def test_a_manifest_that_stays_unreadable_lets_handlers_finish(queue: Queue) -> None:
+    """Only a fence cancels them: what they have in hand is done, and acked on leaving, before the error comes."""
+    await queue.fill(2)
+    config = ConsumerConfig(gc_interval=math.inf, manifest_timeout=5.0)
+    ended = []
+
+    async def handle(batch: ConsumedBatch) -> None:
+        await anyio.sleep(60)
+        ended.append(batch.sequence)
+
+    async with queue.pipeline(consumer_config=config) as pipeline:
+        await anyio.sleep(0.05)
+        queue.store.inject("get", unavailable(), key=queue.manifest_key, times=None)
+        with pytest.raises(StorageError) as caught:
+            await pipeline.run(handle, concurrency=2)
+        assert caught.value.status == 503
+        queue.store.clear()
+    assert sorted(ended) == [0, 1]
     assert await queue.sequences() == []
 
 

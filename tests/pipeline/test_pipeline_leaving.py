@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import anyio
 import pytest
 
 from buffer import AccessDeniedError, ClosedError, ConsumerConfig, Error, PipelineConfig, StorageError
 from buffer.testing import Call, Delay, FailBefore, GatedStore
-from buffer.testing.time import VirtualTimeLoop
+from buffer.testing.time import VirtualTimeLoop, virtual_backend
 from tests.pipeline.deliveries import take
 
 if TYPE_CHECKING:
@@ -202,6 +202,32 @@ async def test_a_fetch_that_hangs_does_not_hold_up_leaving(queue: Queue) -> None
         await anyio.sleep(1)
     assert anyio.current_time() < 2
     await assert_nothing_runs(queue)
+
+
+@pytest.mark.parametrize("anyio_backend", [virtual_backend("trio")])
+async def test_an_exit_in_the_background_leaves_as_itself(queue: Queue) -> None:
+    """Where trio delivers Ctrl-C to a background task, the body is cancelled and `KeyboardInterrupt` leaves alone."""
+    await queue.fill(3)
+    gates = GatedStore(queue.store, before=lambda call: call.operation == "get" and armed)
+    armed = False
+    # No store raises it, but a signal may, wherever the store is waiting.
+    interrupt: Any = KeyboardInterrupt()
+
+    async def use() -> None:
+        nonlocal armed
+        async with queue.pipeline(LAZY, store=gates) as pipeline:
+            (first, *_) = await take(pipeline, 3)
+            first.done()
+            armed = True
+            held = await gates.wait_for()
+            held.fail(interrupt)
+            await anyio.sleep_forever()
+
+    with pytest.raises(KeyboardInterrupt) as caught:
+        await use()
+    assert caught.value.__cause__ is None
+    armed = False
+    assert await queue.sequences() == [1, 2]
 
 
 def test_cancelling_the_asyncio_task_is_not_swallowed() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING
 
 import anyio
@@ -15,6 +16,7 @@ from buffer import (
     PipelinedConsumer,
     StorageError,
 )
+from buffer.testing.time import virtual_backend
 from tests.pipeline.deliveries import take
 
 if TYPE_CHECKING:
@@ -242,14 +244,9 @@ async def test_an_error_while_being_cancelled_is_not_lost(queue: Queue) -> None:
             await use(pipeline)
 
 
-async def test_a_cancellation_from_elsewhere_is_an_error_of_the_handler(
-    queue: Queue, anyio_backend_name: str
-) -> None:
-    """On asyncio, awaiting a cancelled task raises what looks like one's own cancellation; it must not pass unnoticed."""
-    if anyio_backend_name == "trio":
-        return
-    import asyncio  # noqa: PLC0415
-
+@pytest.mark.parametrize("anyio_backend", [virtual_backend("asyncio")])
+async def test_a_cancellation_from_elsewhere_is_an_error_of_the_handler(queue: Queue) -> None:
+    """On asyncio, awaiting a cancelled task looks like one's own cancellation; it must not pass unnoticed."""
     await queue.fill(2)
 
     async def handle(_batch: ConsumedBatch) -> None:

@@ -14,10 +14,10 @@ from tests.pipeline.deliveries import deliver_all
 if TYPE_CHECKING:
     from tests.pipeline.conftest import Queue
 
-pytestmark = pytest.mark.virtual_time
+pytestmark = [pytest.mark.virtual_time, pytest.mark.slow]
 
 CASES = [(1, 0.02), (8, 0.005), (32, 0.02), (128, 0.1)]
-ROUNDS = 20
+ROUNDS = 12
 
 
 @pytest.mark.parametrize(("workers", "round_trip"), CASES)
@@ -40,7 +40,7 @@ async def test_all_workers_are_busy_nearly_all_the_time(
 async def test_a_rival_writer_slows_acks_and_not_deliveries(queue: Queue) -> None:
     """With a producer that appends ten times a second, acks lose races; workers notice nothing."""
     workers, round_trip = 32, 0.02
-    batches = 60 * workers
+    batches = 40 * workers
     await queue.fill(batches)
     store = DistantStore(queue.store, lambda: round_trip / 2)
     config = PipelineConfig(fetch_workers=workers, until_caught_up=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
@@ -84,7 +85,9 @@ class WatermarkMachine(RuleBasedStateMachine):
         assert all(watermark.size_bytes(sequence) == size for sequence, size in self.sizes.items())
 
 
-TestWatermark = WatermarkMachine.TestCase
+TestWatermark = pytest.mark.slow(WatermarkMachine.TestCase)
+# A busy machine is no reason to fail.
+TestWatermark.settings = settings(deadline=None)
 
 
 def test_a_sequence_that_was_never_handed_out_is_told_from_one_that_is_complete() -> None:

@@ -139,6 +139,29 @@ async def test_a_call_that_is_given_up_leaves_no_trace(queue: Queue) -> None:
     assert in_flight(producer) == (0, 0)
 
 
+async def test_nobody_overtakes_a_call_that_was_let_in() -> None:
+    """There is room for both; the one that waited is first, although the other one is running."""
+    budget = Budget(2, 100, on_short=lambda: None)
+    order: list[str] = []
+
+    async def wait() -> None:
+        await budget.take(10)
+        order.append("waited")
+        budget.entered()
+
+    async with anyio.create_task_group() as tasks:
+        for _ in range(2):
+            await budget.take(10)
+            budget.entered()
+        tasks.start_soon(wait)
+        await anyio.sleep(1)
+        budget.give_back(2, 20)
+        await budget.take(10)
+        order.append("came later")
+        budget.entered()
+    assert order == ["waited", "came later"]
+
+
 def test_a_call_interrupted_in_the_moment_it_is_let_in_leaves_no_trace() -> None:
     """Asyncio's own cancellation can come between the two; the room goes to the next one."""
 

@@ -5,14 +5,16 @@ from __future__ import annotations
 import gc
 import tracemalloc
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import anyio
 import anyio.lowlevel
 import pytest
+from opentelemetry.metrics import NoOpCounter, NoOpMeter, NoOpMeterProvider
 
 from buffer import (
     AccessDeniedError,
+    DurabilityWatcher,
     Error,
     FormatError,
     MemoryStore,
@@ -264,3 +266,64 @@ async def test_failures_that_nobody_asks_for_do_not_pile_up(queue: Queue) -> Non
         with pytest.raises(AccessDeniedError):
             await producer.flush()
         assert producer._ledger._unreported == []
+
+
+async def test_a_batch_that_does_not_fit_takes_no_other_with_it(queue: Queue) -> None:
+    """Of four that are ready together, the one with metadata larger than the manifest may be fails alone."""
+    config = ProducerConfig(flush_size_bytes=1, upload_concurrency=4, max_manifest_bytes=2000)
+    queue.store.inject("put", Delay(1.0), key=MANIFEST)
+    async with queue.producer(config) as producer:
+        first = await producer.produce([b"first"])
+        await anyio.sleep(0.5)
+        items = {b"a": b"", b"b": b"", b"big": b"m" * 3000, b"c": b""}
+        handles = {record: await producer.produce([record], item) for record, item in items.items()}
+        await first.watcher.await_durable()
+        for record, handle in handles.items():
+            if record == b"big":
+                with pytest.raises(QueueFullError):
+                    await handle.watcher.await_durable()
+            else:
+                await handle.watcher.await_durable()
+    assert await queue.records() == [b"first", b"a", b"b", b"c"]
+
+
+class BrokenCounter(NoOpCounter):
+    """A counter that cannot be added to."""
+
+    def add(self, *_arguments: Any, **_options: Any) -> None:
+        """Fail."""
+        raise RuntimeError("the meter is broken")
+
+
+class FailingMeter(NoOpMeter):
+    """A meter with a counter that fails."""
+
+    def create_counter(self, name: str, *_arguments: Any, **_options: Any) -> Any:
+        """Return a counter that cannot be added to."""
+        return BrokenCounter(name) if name == "buffer.batches_flushed" else NoOpCounter(name)
+
+
+class FailingMeterProvider(NoOpMeterProvider):
+    """Gives such meters."""
+
+    def get_meter(self, name: str, *_arguments: Any, **_options: Any) -> Any:
+        """Return one."""
+        return FailingMeter(name)
+
+
+async def test_a_meter_that_fails_changes_no_outcome(queue: Queue) -> None:
+    """Three batches of one write are durable, whatever goes wrong in counting them."""
+    config = ProducerConfig(flush_size_bytes=1, upload_concurrency=3)
+    # The first upload takes so long that all three are ready when it is done.
+    queue.store.inject("put", Delay(1.0))
+    watchers: list[DurabilityWatcher] = []
+
+    async def produce() -> None:
+        async with queue.producer(config, meter_provider=FailingMeterProvider()) as producer:
+            watchers.extend([(await producer.produce([b"%d" % number])).watcher for number in range(3)])
+            await anyio.sleep(5)
+
+    with pytest.raises(RuntimeError, match="the meter is broken"):
+        await produce()
+    assert await queue.records() == [b"0", b"1", b"2"]
+    assert [receipt and receipt.sequence for receipt in (w.result() for w in watchers)] == [0, 1, 2]

@@ -13,6 +13,7 @@ import pytest
 
 from buffer import FormatError, InvalidInputError, NotFoundError, QueueFullError
 from buffer.format import NewEntry
+from buffer.store import CREATE, Match, PutMode
 from tests.helpers import MANIFEST
 
 if TYPE_CHECKING:
@@ -51,6 +52,16 @@ async def test_the_first_append_reads_once_and_the_later_ones_never(world: World
         await appender.append(str(number))
     assert world.requests() == {"put": 5}
     assert appender.manifest.conflict_rate == 0.0
+
+
+async def test_a_write_names_the_etag_exactly_as_it_was_received(world: World) -> None:
+    """The first one creates; each later one names what the read or the write before it gave."""
+    appender = world.appender()
+    expected: list[PutMode | None] = [CREATE]
+    for number in range(3):
+        await appender.append(str(number))
+        expected.append(Match((await world.memory.get(MANIFEST)).etag))
+    assert [call.mode for call in world.store.calls if call.operation == "put"] == expected[:-1]
 
 
 async def test_a_conflict_costs_one_read_and_one_more_write(world: World) -> None:

@@ -19,6 +19,7 @@ from buffer import (
 from buffer.format import NewEntry
 from buffer.testing import (
     Call,
+    FailAfter,
     FailBefore,
     Fault,
     GatedStore,
@@ -41,6 +42,7 @@ class Doubted:
         self.world = world
         self.gate = GatedStore(world.store, before=_is_nothing)
         self.appender = Appender(self.gate)
+        self.entries = [NewEntry("own", [])]
 
     async def append(
         self, fault: Fault, then: Callable[[], Awaitable[object]], check: Callable[[], None] = lambda: None
@@ -67,7 +69,7 @@ class Doubted:
             # Caught here, so that it does not leave the task group inside of a group.
             try:
                 return await self.appender.queue.append(
-                    lambda: [NewEntry("own", [])], deadline=anyio.current_time() + 60, check=check
+                    lambda: self.entries, deadline=anyio.current_time() + 60, check=check
                 )
             except Error as exc:
                 failure = exc
@@ -212,3 +214,29 @@ async def test_a_refusal_by_the_caller_in_doubt_is_an_unknown_outcome(world: Wor
             lambda: [NewEntry("own", [])], deadline=anyio.current_time() + 60, check=check
         )
     assert appender.queue.in_doubt
+
+
+async def test_a_group_is_found_by_what_is_left_of_it(world: World) -> None:
+    """Three entries went in without an answer, and the consumer took the first two: done, with the first sequence."""
+    doubted = Doubted(world)
+    doubted.entries = [NewEntry(f"own/{n}", []) for n in range(3)]
+    assert await doubted.append(lost_answer(), lambda: world.meddle("x", dequeue=2)) == 1
+    assert await world.entries() == [(3, "own/2"), (4, "x")]
+
+
+async def test_a_group_of_which_a_part_of_the_place_is_left_was_not_written(world: World) -> None:
+    """Somebody else's entry stands where the group's last one would: append again, all of it."""
+    doubted = Doubted(world)
+    doubted.entries = [NewEntry(f"own/{n}", []) for n in range(3)]
+    assert await doubted.append(lost_request(), lambda: world.meddle("x", "y", "z", dequeue=2)) == 4
+    assert await world.entries() == [(3, "z"), (4, "own/0"), (5, "own/1"), (6, "own/2")]
+
+
+async def test_the_manifest_is_looked_at_before_it_is_said_that_nobody_knows(world: World) -> None:
+    """The store wants a longer pause than there is time: one look comes at the deadline all the same."""
+    appender = world.appender()
+    await appender.append("before")
+    unknown = UnknownOutcomeError("503", status=503, transient=True, retry_after=15.0)
+    world.store.inject("put", FailAfter(unknown))
+    assert await appender.append("own", deadline=anyio.current_time() + 5) == 1
+    assert await world.entries() == [(0, "before"), (1, "own")]

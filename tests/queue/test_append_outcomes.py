@@ -11,6 +11,7 @@ from buffer import (
     PreconditionError,
     UnknownOutcomeError,
 )
+from buffer.format import NewEntry
 from buffer.testing import (
     ApplyLate,
     FailAfter,
@@ -111,3 +112,32 @@ async def test_two_late_writes_of_one_append_make_one_entry(world: World) -> Non
         assert await appender.append("own") == 1
     assert [isinstance(late, PreconditionError) for late in world.store.late] == [True, True]
     assert await world.entries() == [(0, "before"), (1, "own")]
+
+
+async def test_what_becomes_ready_in_doubt_does_not_join_the_doubted_write(world: World) -> None:
+    """The first write lands just before its repetition: what it did not hold must not pass as written."""
+    gate = GatedStore(world.store, after=lambda call: False)
+    appender = Appender(gate)
+    await appender.append("before")
+    gate.after = lambda call: call.operation == "get"
+    ready: list[str] = []
+
+    def take() -> list[NewEntry]:
+        ready.append(f"own/{len(ready)}")
+        return [NewEntry(location, []) for location in ready]
+
+    async with anyio.create_task_group() as tasks:
+
+        async def hold_the_look() -> None:
+            look = await gate.wait_for("get")
+            await anyio.sleep(10)
+            gate.after = None
+            look.release()
+
+        tasks.start_soon(hold_the_look)
+        world.store.inject("put", ApplyLate(5.0, tasks), key=MANIFEST)
+        with anyio.fail_after(1000):
+            assert await appender.queue.append(take, deadline=500) == 1
+    assert list(world.store.late) == [None]
+    assert ready == ["own/0"]
+    assert await world.entries() == [(0, "before"), (1, "own/0")]

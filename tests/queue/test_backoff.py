@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 import statistics
 from itertools import pairwise
@@ -102,9 +103,11 @@ def test_a_consumer_never_waits_for_a_turn() -> None:
 
 
 def test_even_a_store_in_memory_is_not_asked_without_a_pause() -> None:
-    """Its round trips take no time, but a loser must not spin for ever."""
+    """Its round trips take no time, but a loser must not spin for ever; a winner has no reason to wait."""
     contention = busy(round_trip=0.0, losses=1)
     assert statistics.mean(contention.delay() for _ in range(400)) > 0.0001
+    contention.won(0.0, 0.0)
+    assert contention.pause(0.0) < 1e-6
 
 
 def test_a_cache_that_is_mostly_stale_is_read_first() -> None:
@@ -155,3 +158,10 @@ def test_no_wait_is_shorter_than_the_store_asks_for(
     ]
     assert min(delays) >= least
     assert max(delays) <= least + 0.05
+
+
+@pytest.mark.parametrize("wanted", [3600.0, 1e300, math.inf, math.nan, -5.0])
+def test_a_store_cannot_put_anybody_out_of_service_by_what_it_asks_for(wanted: float) -> None:
+    """A wait that makes no sense counts as the longest one of our own."""
+    failures = FailureBackoff(random.Random(1), base=0.05, cap=20.0)
+    assert 20.0 <= failures.delay(StorageError("no", transient=True, retry_after=wanted)) <= 20.05

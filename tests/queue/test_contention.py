@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 import random
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 
 import anyio
 import pytest
 
 from buffer import Consumer, ConsumerConfig, DurabilityWatcher, MemoryStore, Producer, ProducerConfig
-from buffer.testing import FaultStore
+from buffer.testing import CHECKS, Check, FaultStore
 from buffer.testing.time import LoopClock
 from tests.helpers import INLINE, DistantStore
 
@@ -133,3 +134,10 @@ async def test_a_few_producers_share_fairly() -> None:
     assert waits[-1] <= 20
     assert max(ack.seconds for ack in report.acks) <= 6
     assert report.conflicts / report.writes <= 0.75
+
+
+@pytest.mark.parametrize("check", [check for check in CHECKS if not check.slow], ids=lambda check: check.name)
+async def test_the_store_of_these_tests_is_a_store(check: Check) -> None:
+    """It keeps the protocol: what is shown here is shown for any store at such a distance."""
+    store = DistantStore(MemoryStore(), lambda: ROUND_TRIP / 2)
+    await check(lambda: nullcontext(store), "scratch")

@@ -193,6 +193,16 @@ async def test_without_a_strong_etag_there_is_an_error(headers: dict[str, str]) 
             await store.put("m", b"n", CREATE)
 
 
+@pytest.mark.parametrize("headers", [{"etag": 'W/"abc"'}, {}])
+async def test_an_overwrite_without_a_strong_etag_is_not_repeated(headers: dict[str, str]) -> None:
+    """It is done, and will never be answered better: a permanent error that nobody takes for an unknown outcome."""
+    async with serving(play([Reply(headers=headers)])) as (store, server):
+        with pytest.raises(StorageError, match=r"the store took the object, but.*strong ETag") as caught:
+            await store.put("b", b"x", OVERWRITE)
+        assert len(server.received) == 1
+    assert type(caught.value) is StorageError and not caught.value.transient
+
+
 @pytest.mark.parametrize("etag", ['W/"abc"', "", '""', "a\r\nb", "é\u20ac"])
 async def test_a_condition_that_cannot_hold_is_never_sent(etag: str) -> None:
     """An ETag that is weak, empty or no header text is refused; it never becomes an unconditional write."""

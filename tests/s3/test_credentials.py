@@ -13,7 +13,7 @@ from typing import Any
 import anyio
 import pytest
 
-from buffer.errors import AccessDeniedError
+from buffer.errors import AccessDeniedError, InvalidInputError
 from buffer.store.s3 import Credentials, RefreshingCredentials, S3Config, StaticCredentials
 from buffer.store.s3.chain import BotocoreSource, provider_for
 from buffer.store.s3.sigv4 import amz_date
@@ -149,7 +149,85 @@ async def test_cancelling_one_waiter_leaves_the_load_to_the_others() -> None:
         await provider.get()
     assert scope.cancelled_caught
     release.set()
-    assert (await provider.get()).access_key_id in {"key-1", "key-2"}
+    assert (await provider.get()).access_key_id == "key-1"
+
+
+async def test_callers_who_are_cancelled_do_not_pile_up_loads() -> None:
+    """Twenty callers give up one after another while a load hangs; it stays the only one, and serves the next."""
+    clock = ManualClock()
+    release = threading.Event()
+    source = Source(clock)
+    calls: list[None] = []
+
+    def slow(rejected: Credentials | None) -> Credentials:
+        calls.append(None)
+        release.wait(5)
+        return source(rejected)
+
+    provider = RefreshingCredentials(slow, clock=clock)
+    for _ in range(20):
+        with anyio.move_on_after(0.005):
+            await provider.get()
+    assert len(calls) == 1
+    async with anyio.create_task_group() as group:
+        group.start_soon(provider.get)
+        await anyio.wait_all_tasks_blocked()
+        release.set()
+    assert (await provider.get()).access_key_id == "key-1" and len(calls) == 1
+
+
+async def test_a_load_that_was_left_behind_and_failed_is_made_again() -> None:
+    """Its failure is news for whoever waits for it, and none for whoever comes after it."""
+    clock = ManualClock()
+    ended = threading.Event()
+    source = Source(clock)
+    source.failure = OSError("metadata service away")
+    hold = threading.Event()
+
+    def slow(rejected: Credentials | None) -> Credentials:
+        hold.wait(5)
+        try:
+            return source(rejected)
+        finally:
+            ended.set()
+
+    provider = RefreshingCredentials(slow, clock=clock)
+    with anyio.move_on_after(0.01):
+        await provider.get()
+    hold.set()
+    assert ended.wait(5)
+    running = provider._running
+    assert running is not None and running.exception(5) is source.failure
+    source.failure = None
+    assert (await provider.get()).access_key_id == "key-2"
+
+
+async def test_a_load_that_was_cancelled_before_it_began_never_runs() -> None:
+    """A caller that is cancelled from the start leaves nothing behind for the next to wait for."""
+    clock = ManualClock()
+    source = Source(clock)
+    provider = RefreshingCredentials(source, clock=clock)
+    with anyio.CancelScope() as scope:
+        scope.cancel()
+        await provider.get()
+    assert scope.cancelled_caught
+    assert (await provider.get()).access_key_id == "key-1" and source.loads == 1
+
+
+@pytest.mark.parametrize("name", ["access_key_id", "session_token", "secret_access_key"])
+@pytest.mark.parametrize("value", ["hidden\u20ac", "hidden\n", "hidden\ud800"])
+def test_a_credential_that_no_header_can_hold_is_named_and_not_shown(name: str, value: str) -> None:
+    """The field is in the error, its value is not. A secret never goes into a header, and may be any text."""
+    given = {"access_key_id": "k", "secret_access_key": "s", name: value}
+    if name == "secret_access_key" and value != "hidden\ud800":
+        assert S3Config(bucket="b", **given).secret_access_key == value  # type: ignore[arg-type]
+        return
+    with pytest.raises(InvalidInputError, match=name) as caught:
+        S3Config(bucket="b", **given)  # type: ignore[arg-type]
+    error: BaseException | None = caught.value
+    while error is not None:
+        assert "hidden" not in str(error)
+        error = error.__cause__ or error.__context__
 
 
 async def test_an_expired_token_is_replaced_once_for_all_requests() -> None:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import gzip
 
 import anyio
+import httpx
 import pytest
 
-from buffer.errors import AccessDeniedError, InvalidInputError, StorageError
+from buffer.errors import AccessDeniedError, ClosedError, InvalidInputError, NotFoundError, StorageError
 from buffer.store.base import CREATE, ByteRange, Suffix
+from buffer.store.s3 import S3Config, S3Store
 from buffer.testing.fault_server import FaultServer, Received, Reply, play
 from tests.s3.scripted import ETAG, s3_error, serving, store_at
 
@@ -230,6 +232,83 @@ async def test_a_wrong_region_is_named_when_learning_it_does_not_help() -> None:
         assert len(server.received) == 2
 
 
+NO_REGIONS = ["x@evil.example/", "evil.example/", "[::1", "..", "x:99999", "a b", "r" * 64, "eu\u00e9"]
+
+
+@pytest.mark.parametrize("region", NO_REGIONS)
+@pytest.mark.parametrize("where", ["header", "body"])
+async def test_what_is_no_region_leads_nowhere(region: str, where: str) -> None:
+    """A region from an answer that cannot be part of a host name is named in the error, and never followed."""
+    hosts: list[str] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        hosts.append(request.url.host)
+        extra = f"<Region>{region}</Region>" if where == "body" else ""
+        headers = [(b"x-amz-bucket-region", region.encode("latin-1"))] if where == "header" else []
+        body = f"<Error><Code>AuthorizationHeaderMalformed</Code>{extra}</Error>"
+        return httpx.Response(400, headers=headers, content=body.encode())
+
+    config = S3Config(bucket="bkt", access_key_id="a", secret_access_key="b")
+    store = S3Store(config, transport=httpx.MockTransport(answer))
+    for _ in range(2):
+        with pytest.raises(StorageError, match="which cannot be one") as caught:
+            await store.put("k", b"body")
+        assert not caught.value.transient
+    assert hosts == ["bkt.s3.us-east-1.amazonaws.com"] * 2
+    await store.aclose()
+
+
+async def test_a_region_is_kept_only_once_it_has_served() -> None:
+    """Where the named region refuses too, later requests begin at the configured one; a 404 for a key counts as served."""
+    elsewhere = s3_error(301, "PermanentRedirect", headers={"x-amz-bucket-region": "eu-west-1"})
+    answers = [elsewhere, s3_error(403, "AccessDenied"), elsewhere, s3_error(404, "NoSuchKey"), OK]
+    async with serving(play(answers)) as (store, server):
+        with pytest.raises(AccessDeniedError):
+            await store.get("b")
+        with pytest.raises(NotFoundError):
+            await store.get("b")
+        await store.get("b")
+        regions = [request.headers["authorization"].split("/")[2] for request in server.received]
+    assert regions == ["us-east-1", "eu-west-1", "us-east-1", "eu-west-1", "eu-west-1"]
+
+
+@pytest.mark.parametrize("asked", ["1e300", "86400", "61"])
+async def test_nobody_is_sent_away_for_long(asked: str) -> None:
+    """An absurd wait is told as a minute at most, so that whoever waits for it comes back."""
+    async with serving(play([Reply(status=503, headers={"retry-after": asked})]), max_attempts=1) as (
+        store,
+        _,
+    ):
+        with pytest.raises(StorageError) as caught:
+            await store.get("b")
+    assert caught.value.retry_after == 60.0
+
+
+async def test_an_outage_is_told_once() -> None:
+    """Host, reason and key each appear once in the message of a store that cannot be reached."""
+    async with store_at("http://127.0.0.1:1", max_attempts=1) as store:
+        with pytest.raises(StorageError) as caught:
+            await store.get("some/key")
+    assert str(caught.value) == (
+        "cannot read from bucket bucket: no connection to 127.0.0.1 port 1: Connection refused [path='some/key']"
+    )
+
+
+async def test_a_closed_store_says_so() -> None:
+    """Reading, writing, listing and deleting after the end raise `ClosedError`."""
+    async with serving(play([OK])) as (store, server):
+        await store.aclose()
+        with pytest.raises(ClosedError):
+            await store.get("b")
+        with pytest.raises(ClosedError):
+            await store.put("b", b"x", CREATE)
+        with pytest.raises(ClosedError):
+            await anext(store.list(""))
+        with pytest.raises(ClosedError):
+            await store.delete(["b"])
+        assert server.received == []
+
+
 @pytest.mark.parametrize("encoding", ["gzip", "zstd", "br"])
 async def test_an_encoding_on_the_way_is_an_error(encoding: str) -> None:
     """Bytes that somebody has compressed are not the stored ones; they are neither decoded nor returned."""
@@ -328,10 +407,10 @@ async def test_not_modified_without_a_condition_is_an_error() -> None:
 
 
 async def test_a_store_says_where_it_is_and_no_more() -> None:
-    """URL and repr have bucket and prefix, and no secret."""
-    async with serving(play([OK]), prefix="pre/fix") as (store, _):
-        assert store.url == "s3://bucket/pre/fix"
-        assert "s3://bucket/pre/fix" in repr(store) and "hidden" not in repr(store) + repr(store.config)
+    """URL and repr have bucket, prefix and an endpoint that is not Amazon's, and no secret."""
+    async with serving(play([OK]), prefix="pre/fix") as (store, server):
+        assert store.url == f"s3://bucket/pre/fix?endpoint={server.url}"
+        assert store.url in repr(store) and "hidden" not in repr(store) + repr(store.config)
 
 
 async def test_an_object_that_is_too_large_is_not_read() -> None:

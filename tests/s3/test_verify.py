@@ -124,12 +124,12 @@ async def test_conditions_that_are_not_atomic_are_found_by_a_race() -> None:
 
 
 async def test_a_store_that_cannot_be_reached_gets_one_finding() -> None:
-    """Nothing more is tried after the first read and write fail, and the reason is the store's own."""
+    """Nothing more is tried after the first write is refused, not even to delete what was never written."""
     async with serving(lambda _: s3_error(403, "AccessDenied")) as (store, server):
         report = await verify_store(store)
     assert not report.fit
-    assert [finding.name for finding in report.findings] == ["reach", "clean up"]
-    assert "s3:ListBucket" in report.findings[0].detail and len(server.received) == 2
+    assert [finding.name for finding in report.findings] == ["reach"] and report.findings[0].denied
+    assert "s3:ListBucket" in report.findings[0].detail and len(server.received) == 1
 
 
 async def test_a_store_without_strong_etags_is_refused() -> None:
@@ -139,6 +139,8 @@ async def test_a_store_without_strong_etags_is_refused() -> None:
     async with serving(bucket) as (store, _):
         report = await verify_store(store)
     assert not report.fit and "strong ETag" in report.findings[0].detail
+    # The object was written all the same, and so it is deleted; the bucket of this test cannot do many at once.
+    assert [finding.name for finding in report.findings] == ["reach", "clean up"]
 
 
 async def test_etags_that_do_not_change_are_found() -> None:
@@ -179,7 +181,7 @@ async def test_open_store_opens_s3(server: Server) -> None:
     url = f"s3://{server.bucket}/opened/here?endpoint={server.endpoint}&addressing=path"
     async with open_store(url, **options) as store:
         await store.put("k", b"v")
-        assert store.url == f"s3://{server.bucket}/opened/here"
+        assert store.url == f"s3://{server.bucket}/opened/here?endpoint={server.endpoint}"
         assert isinstance(store, S3Store)
     assert store.statistics().idle == 0
     assert server.request("GET", f"/{server.bucket}/opened/here/k").content == b"v"

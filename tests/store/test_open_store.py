@@ -77,6 +77,8 @@ async def test_options_come_from_the_query_or_from_the_call(tmp_path: Path, sync
         ("file://[bad/x", {}, ["cannot be read"]),
         ("file:///a%2", {}, ["'%25'", "at 2"]),
         ("file:///a%ff", {}, ["UTF-8"]),
+        ("file:///nope/../x", {}, ["'..'"]),
+        ("file:///a/%2e/x", {}, ["'.'"]),
         ("file:///a%00b", {}, ["root must be"]),
         ("file:///a#b", {}, ["%23"]),
         ("file:///a?fsyc=false", {}, ["'fsyc'", "fsync, lock_timeout"]),
@@ -105,6 +107,13 @@ def test_other_urls_and_options_are_refused_with_the_right_form(
     message = str(raised.value)
     assert [word for word in words if word not in message] == []
     assert "secret" not in message
+
+
+@pytest.mark.parametrize("url", [None, b"memory://", 7])
+def test_what_is_no_text_is_refused(url: Any) -> None:
+    """A URL that was never set is an error of the caller's, named as one."""
+    with pytest.raises(InvalidInputError, match="must be text"):
+        open_store(url)
 
 
 async def test_leaving_by_cancellation_still_closes(tmp_path: Path) -> None:

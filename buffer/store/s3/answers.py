@@ -88,10 +88,18 @@ def object_from(
 
 
 def put_etag(answer: Answer, subject: Subject) -> str:
-    """Return the ETag of what was written."""
+    """Return the ETag of what was written.
+
+    Raises:
+        UnknownOutcomeError: There is none to go on with, after a conditional write: only a look at the object tells
+            whether it still is what was written.
+        StorageError: There is none after an unconditional write. Sending it again would bring no better answer,
+            and nobody needs to find out what has become of it.
+    """
     etag = answer.headers.get("etag", "")
     if _is_weak(etag):
-        raise UnknownOutcomeError(
+        kind = UnknownOutcomeError if subject.conditional else StorageError
+        raise kind(
             f"{subject}: the store took the object, but {_NO_STRONG_ETAG}: {etag!r}",
             path=subject.key,
             status=answer.status,

@@ -5,6 +5,7 @@ Owns: the exchange with its transport. Does not own: what requests mean (`store`
 * Every attempt is signed anew, with the time, region and credentials of that moment.
 * A request that the store refused before looking at it (clock, region, expired credentials) is sent once more
   per cause, conditional or not: it has not been carried out.
+* A region that the store named is kept for later requests only after it has served one.
 * Any other failure is retried for idempotent requests only. A conditional write gets one attempt.
 """
 
@@ -20,10 +21,10 @@ from typing import TypeVar
 import anyio
 
 from buffer.clock import Clock
-from buffer.errors import StorageError, UnknownOutcomeError
+from buffer.errors import NotFoundError, PreconditionError, StorageError, UnknownOutcomeError
 from buffer.store.s3.config import S3Config
 from buffer.store.s3.credentials import CredentialProvider
-from buffer.store.s3.endpoint import DEFAULT_REGION, locate
+from buffer.store.s3.endpoint import DEFAULT_REGION, Endpoint, locate
 from buffer.store.s3.errors import Diagnosis, Remedy, diagnose, server_time_ms
 from buffer.store.s3.lanes import Lanes
 from buffer.store.s3.messages import Answer, Call
@@ -51,6 +52,14 @@ class _AttemptFailed(Exception):  # noqa: N818 - never leaves this module
         self.remedy = remedy
         self.used = used
         self.diagnosis = diagnosis
+
+
+@dataclass(frozen=True, slots=True)
+class _Route:
+    """A region, and where the bucket is if it lies there."""
+
+    region: str
+    endpoint: Endpoint
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,8 +110,7 @@ class S3Client:
         )
         self._budget = RetryBudget()
         self._workers = CpuWorkers()
-        self._region = config.region or DEFAULT_REGION
-        self._endpoint = locate(config, self._region)
+        self._route = self._route_to(config.region or DEFAULT_REGION)
         self._skew_ms = 0
 
     @property
@@ -121,25 +129,32 @@ class S3Client:
         Raises:
             StorageError: The request failed; see `buffer.store.base` for what each kind means.
         """
-        payload_sha256 = await self._hash(call.body)
         small = self._lanes.is_small(call.key, conditional=call.conditional)
         tried: set[Remedy] = set()
         unknown: StorageError | None = None
         deadline: float | None = None
         retries = 0
+        tried_route: _Route | None = None
+        self._exchange.require_open()
+        payload_sha256 = await self._hash(call.body)
         while True:
             try:
                 async with self._lanes.place(small=small):
                     if deadline is None:
                         deadline = anyio.current_time() + self._config.call_timeout
-                    result = await self._attempt(call, payload_sha256, accept)
+                    result = await self._attempt(call, payload_sha256, accept, tried_route or self._route)
             except _AttemptFailed as failed:
                 error = failed.error
                 if isinstance(error, UnknownOutcomeError):
                     unknown = error
-                if failed.remedy not in tried and self._learn(failed):
-                    tried.add(failed.remedy)
-                    continue
+                if isinstance(error, (NotFoundError, PreconditionError)):
+                    # The bucket's own word, so this is where it lies.
+                    self._keep(tried_route)
+                if failed.remedy not in tried:
+                    tried_route = self._named_route(failed) or tried_route
+                    if self._learn(failed, tried_route):
+                        tried.add(failed.remedy)
+                        continue
                 delay = self._delay(call, failed, retries + 1, deadline or 0.0)
                 if delay is None:
                     if unknown is not None and error is not unknown:
@@ -149,6 +164,7 @@ class S3Client:
                 _logger.debug("attempt %d failed, next in %.3f s: %s", retries, delay, error)
                 await anyio.sleep(delay)
             else:
+                self._keep(tried_route)
                 self._budget.earn(retries)
                 return result
 
@@ -156,9 +172,11 @@ class S3Client:
         """Close the transport."""
         await self._exchange.aclose()
 
-    async def _attempt(self, call: Call, payload_sha256: str, accept: Callable[[Answer], T]) -> T:
-        used = _Signing(await self._credentials.get(), self._region, self._skew_ms)
-        endpoint = self._endpoint
+    async def _attempt(
+        self, call: Call, payload_sha256: str, accept: Callable[[Answer], T], route: _Route
+    ) -> T:
+        used = _Signing(await self._credentials.get(), route.region, self._skew_ms)
+        endpoint = route.endpoint
         path, query = endpoint.path(call.key), quote_query(call.query)
         headers = sign(
             method=call.method,
@@ -201,26 +219,31 @@ class S3Client:
             self._note_clock(answer, used)
         raise _AttemptFailed(diagnosis.error(), remedy=diagnosis.remedy, used=used, diagnosis=diagnosis)
 
-    def _learn(self, failed: _AttemptFailed) -> bool:
+    def _learn(self, failed: _AttemptFailed, route: _Route | None) -> bool:
         """Take over what a refusal taught; return whether the next attempt will be signed differently."""
         used = failed.used
         if failed.remedy is Remedy.CLOCK:
             return abs(self._skew_ms - used.skew_ms) > _CLOCK_TOLERANCE_MS
         if failed.remedy is Remedy.CREDENTIALS:
             return self._credentials.invalidate(used.credentials)
-        if (
-            failed.remedy is Remedy.REGION
-            and failed.diagnosis is not None
-            and failed.diagnosis.region is not None
-        ):
-            region = failed.diagnosis.region
-            if region != self._region:
-                _logger.warning(
-                    "bucket %s is in region %s, not %s", self._config.bucket, region, self._region
-                )
-                self._region, self._endpoint = region, locate(self._config, region)
-            return region != used.region
-        return False
+        return failed.remedy is Remedy.REGION and route is not None and route.region != used.region
+
+    def _named_route(self, failed: _AttemptFailed) -> _Route | None:
+        """Return the way to the region that the store named, if it did."""
+        if failed.remedy is not Remedy.REGION or failed.diagnosis is None or failed.diagnosis.region is None:
+            return None
+        return self._route_to(failed.diagnosis.region)
+
+    def _route_to(self, region: str) -> _Route:
+        return _Route(region, locate(self._config, region))
+
+    def _keep(self, route: _Route | None) -> None:
+        """Send later requests the way that has just worked."""
+        if route is not None and route != self._route:
+            _logger.warning(
+                "bucket %s is in region %s, not %s", self._config.bucket, route.region, self._route.region
+            )
+            self._route = route
 
     def _note_clock(self, answer: Answer, used: _Signing) -> None:
         # Many requests are refused together; the first to come back corrects the clock for all.

@@ -7,18 +7,23 @@ seconds, sizes are bytes.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from buffer.errors import InvalidInputError
+from buffer.store.s3.sigv4 import Credentials
 
-__all__ = ["Addressing", "S3Config"]
+__all__ = ["Addressing", "S3Config", "is_region"]
 
 MIB = 1024 * 1024
 
 Addressing = Literal["auto", "path", "virtual"]
+
+# A region becomes part of a host name.
+_REGION = re.compile(r"[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?")
 
 _URL_OPTIONS = ("region", "endpoint", "addressing", "profile", "ca_bundle")
 _ENVIRONMENT: dict[str, tuple[str, ...]] = {
@@ -100,7 +105,7 @@ class S3Config:
     """The same after the store has asked to slow down."""
 
     retry_cap: float = 20.0
-    """Longest wait between two attempts, unless the store asks for more."""
+    """Longest wait between two attempts, on top of what the store asks for, of which 30 s are honoured at most."""
 
     max_object_bytes: int = 1024 * MIB
     """Size past which an object is not read into memory."""
@@ -119,7 +124,9 @@ class S3Config:
             raise InvalidInputError(f"addressing must be auto, path or virtual, but is {self.addressing!r}")
         if (self.access_key_id is None) != (self.secret_access_key is None):
             raise InvalidInputError("access_key_id and secret_access_key must be given together")
-        if self.region is not None and not self.region.replace("-", "").isalnum():
+        if self.access_key_id is not None and self.secret_access_key is not None:
+            Credentials(self.access_key_id, self.secret_access_key, self.session_token)
+        if self.region is not None and not is_region(self.region):
             raise InvalidInputError(f"region must be a name like eu-west-1, but is {self.region!r}")
         for name in (
             "max_connections",
@@ -181,6 +188,11 @@ class S3Config:
                 )
             values[name] = value
         return cls(**(values | settings))
+
+
+def is_region(name: str) -> bool:
+    """Return whether `name` may be the name of a region, whoever it comes from."""
+    return _REGION.fullmatch(name) is not None
 
 
 def _from_environment(environ: Mapping[str, str], *, static_keys: bool) -> dict[str, str]:

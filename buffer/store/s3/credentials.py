@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from concurrent.futures import Future
 from typing import Protocol
 
 import anyio
@@ -23,6 +24,9 @@ _logger = logging.getLogger(__name__)
 ADVISORY_REFRESH_MS = 15 * 60 * 1000
 MANDATORY_REFRESH_MS = 10 * 60 * 1000
 RETRY_REFRESH_MS = 60 * 1000
+
+# Seconds between two looks at a load whose own caller has gone away.
+_LOOK_AT_LOAD = 0.02
 
 
 class CredentialProvider(Protocol):
@@ -65,7 +69,8 @@ class RefreshingCredentials:
 
     Args:
         load: Returns fresh credentials, other ones than its argument if that is not None: the store has
-            rejected those. Called in a thread, never twice at once.
+            rejected those. Called in a thread, never twice at once: a load goes on when its caller is cancelled, and
+            whoever asks next takes what it brings.
         clock: Wall clock that expiry is measured with.
     """
 
@@ -78,6 +83,7 @@ class RefreshingCredentials:
         self._current: Credentials | None = None
         self._rejected: Credentials | None = None
         self._refreshing = False
+        self._running: Future[Credentials] | None = None
         self._loads = 0
         self._failure: AccessDeniedError | None = None
         self._not_before_ms = 0
@@ -121,7 +127,7 @@ class RefreshingCredentials:
     async def _refresh(self) -> Credentials:
         old, rejected = self._current, self._rejected
         try:
-            fresh = await anyio.to_thread.run_sync(lambda: self._load(rejected), abandon_on_cancel=True)
+            fresh = await self._join(rejected) or await self._start(rejected)
             self._check_fresh(fresh)
         # A source may fail with anything: the network, a file, a missing package. All of it ends here.
         except Exception as exc:
@@ -146,6 +152,37 @@ class RefreshingCredentials:
         self._current, self._rejected, self._failure = fresh, None, None
         return fresh
 
+    async def _join(self, rejected: Credentials | None) -> Credentials | None:
+        """Return what a load brings whose caller was cancelled; None if there is none, or it is of no use."""
+        running = self._running
+        if running is None:
+            return None
+        waited = not running.done()
+        # Looking costs nothing: it is rare, one task at a time does it, and a thread that nobody waits for cannot
+        # set an event of a loop that may have ended.
+        while not running.done():  # noqa: ASYNC110 - see above
+            await anyio.sleep(_LOOK_AT_LOAD)
+        self._running = None
+        if running.exception() is not None:
+            if waited:
+                running.result()
+            return None
+        found = running.result()
+        return found if found != rejected and self._left(found) > 0 else None
+
+    async def _start(self, rejected: Credentials | None) -> Credentials:
+        running: Future[Credentials] = Future()
+        self._running = running
+        try:
+            await anyio.to_thread.run_sync(_run, self._load, rejected, running, abandon_on_cancel=True)
+        except BaseException:
+            # Before its thread has begun a load can be called off, and then never begins.
+            if running.cancel():
+                self._running = None
+            raise
+        self._running = None
+        return running.result()
+
     def _check_fresh(self, credentials: Credentials) -> None:
         if self._left(credentials) <= 0:
             raise AccessDeniedError(
@@ -157,3 +194,17 @@ class RefreshingCredentials:
         if credentials.expires_at_ms is None:
             return float("inf")
         return credentials.expires_at_ms - self._clock.now_ms()
+
+
+def _run(
+    load: Callable[[Credentials | None], Credentials],
+    rejected: Credentials | None,
+    outcome: Future[Credentials],
+) -> None:
+    if not outcome.set_running_or_notify_cancel():
+        return
+    try:
+        outcome.set_result(load(rejected))
+    # Whatever it is, it belongs to whoever takes the outcome, not to this thread.
+    except BaseException as exc:
+        outcome.set_exception(exc)

@@ -21,10 +21,12 @@ from buffer.errors import (
     StorageError,
     UnknownOutcomeError,
 )
+from buffer.store.s3.config import is_region
 from buffer.store.s3.messages import Answer, Subject
 from buffer.store.s3.xml import ErrorBody, parse_error
 
 __all__ = [
+    "MAX_RETRY_AFTER",
     "THROTTLING_CODES",
     "TRANSIENT_CODES",
     "Diagnosis",
@@ -32,6 +34,10 @@ __all__ = [
     "diagnose",
     "server_time_ms",
 ]
+
+
+MAX_RETRY_AFTER = 60.0
+"""Seconds past which nobody need believe a wait that is asked for: it is looked again before."""
 
 
 class Remedy(enum.Enum):
@@ -92,7 +98,8 @@ class Diagnosis:
         remedy: What may help.
         refused: Whether the request was certainly not carried out.
         region: Region the store named.
-        retry_after: Seconds it asked to wait.
+        no_region: What it named instead of a region, which must never become part of a host name.
+        retry_after: Seconds it asked to wait, at most `MAX_RETRY_AFTER`.
     """
 
     subject: Subject
@@ -102,6 +109,7 @@ class Diagnosis:
     remedy: Remedy
     refused: bool
     region: str | None
+    no_region: str | None
     retry_after: float | None
 
     def error(self) -> StorageError:
@@ -146,6 +154,8 @@ class Diagnosis:
         region = (
             f"the bucket is in region {self.region}" if self.region and self.remedy is Remedy.REGION else None
         )
+        if self.no_region is not None:
+            region = f"the store names the region {self.no_region[:60]!r}, which cannot be one"
         endpoint = f"the store names the endpoint {self.body.endpoint}" if self.body.endpoint else None
         return "; ".join(part for part in (reason, hint, region, endpoint) if part)
 
@@ -154,7 +164,8 @@ def diagnose(answer: Answer, subject: Subject) -> Diagnosis:
     """Return what an answer other than a success means."""
     body = parse_error(answer.body)
     headers = answer.headers
-    region = headers.get("x-amz-bucket-region") or body.region
+    named = headers.get("x-amz-bucket-region") or body.region
+    region = named if named and is_region(named) else None
     remedy = _remedy(answer.status, body.code, region)
     return Diagnosis(
         subject=subject,
@@ -164,6 +175,7 @@ def diagnose(answer: Answer, subject: Subject) -> Diagnosis:
         remedy=remedy,
         refused=answer.status < 500 and answer.status != 408,
         region=region,
+        no_region=named if region is None else None,
         retry_after=_retry_after(headers.get("retry-after"), headers.get("x-amz-retry-after")),
     )
 
@@ -213,5 +225,5 @@ def _retry_after(seconds: str | None, milliseconds: str | None) -> float | None:
         except ValueError:
             continue
         if math.isfinite(value) and value >= 0:
-            return value
+            return min(value, MAX_RETRY_AFTER)
     return None

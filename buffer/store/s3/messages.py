@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 
 __all__ = ["Answer", "Call", "Subject"]
 
+_IN_WORDS = {"read": "read from", "write": "write to", "delete": "delete in"}
+
 
 @dataclass(frozen=True, slots=True)
 class Subject:
@@ -27,8 +29,8 @@ class Subject:
     conditional: bool = False
 
     def __str__(self) -> str:
-        what = f"{self.operation} {self.key!r}" if self.key is not None else self.operation
-        return f"cannot {what} in bucket {self.bucket}"
+        # The key is a fact of the error, which shows it by itself.
+        return f"cannot {_IN_WORDS.get(self.operation, self.operation)} bucket {self.bucket}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

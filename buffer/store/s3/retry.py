@@ -12,6 +12,10 @@ from dataclasses import dataclass
 
 __all__ = ["RetryBudget", "RetryPolicy"]
 
+# Seconds honoured of a wait that a store asks for. A maintenance page of a proxy may ask for an hour while the
+# store behind it is well again.
+_LONGEST_ASKED = 30.0
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetryPolicy:
@@ -30,10 +34,13 @@ class RetryPolicy:
     cap: float
 
     def delay(self, attempt: int, rng: random.Random, *, throttled: bool, retry_after: float | None) -> float:
-        """Return the seconds to wait after attempt number `attempt` (the first is 1); at least `retry_after`."""
+        """Return the seconds to wait after attempt number `attempt` (the first is 1).
+
+        It is at least what the store asked for, of which 30 seconds are honoured.
+        """
         base = self.throttle_base if throttled else self.base
         ceiling = min(self.cap, base * 2.0 ** min(attempt - 1, 32))
-        return (retry_after or 0.0) + rng.uniform(0.0, ceiling)
+        return min(retry_after or 0.0, _LONGEST_ASKED) + rng.uniform(0.0, ceiling)
 
 
 class RetryBudget:

@@ -13,12 +13,15 @@ Source: "Authenticating Requests (AWS Signature Version 4)" in the Amazon S3 API
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import hmac
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from urllib.parse import quote
+
+from buffer.errors import InvalidInputError
 
 __all__ = ["EMPTY_SHA256", "Credentials", "amz_date", "quote_path", "quote_query", "sign"]
 
@@ -42,6 +45,19 @@ class Credentials:
     secret_access_key: str = field(repr=False)
     session_token: str | None = field(default=None, repr=False)
     expires_at_ms: int | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("access_key_id", "session_token"):
+            text = getattr(self, name)
+            if text is not None and not (text.isascii() and text.isprintable()):
+                # Never with the value.
+                raise InvalidInputError(f"{name} must be printable ASCII, but has a character that is not")
+        try:
+            self.secret_access_key.encode()
+        except UnicodeEncodeError:
+            raise InvalidInputError(
+                "secret_access_key must be text that UTF-8 can hold, but has a character that it cannot"
+            ) from None
 
 
 def quote_path(path: str) -> str:
@@ -97,12 +113,19 @@ def sign(
     scope = f"{timestamp[:8]}/{region}/s3/aws4_request"
     digest = hashlib.sha256(canonical_request.encode("latin-1")).hexdigest()
     string_to_sign = f"{_ALGORITHM}\n{timestamp}\n{scope}\n{digest}"
-    key = f"AWS4{credentials.secret_access_key}".encode()
-    for part in scope.split("/"):
-        key = hmac.digest(key, part.encode(), "sha256")
+    key = _signing_key(credentials.secret_access_key, scope)
     signature = hmac.digest(key, string_to_sign.encode(), "sha256").hex()
     signed["authorization"] = (
         f"{_ALGORITHM} Credential={credentials.access_key_id}/{scope}, "
         f"SignedHeaders={signed_names}, Signature={signature}"
     )
     return signed
+
+
+@functools.lru_cache(maxsize=16)
+def _signing_key(secret: str, scope: str) -> bytes:
+    """Return the key of one day and region; most of the work of a signature, and the same all day."""
+    key = f"AWS4{secret}".encode()
+    for part in scope.split("/"):
+        key = hmac.digest(key, part.encode(), "sha256")
+    return key

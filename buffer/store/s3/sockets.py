@@ -10,6 +10,7 @@ waits, so closing is a plain call: nothing needs to be shielded from cancellatio
 from __future__ import annotations
 
 import contextlib
+import os
 import select
 import socket
 import ssl
@@ -203,7 +204,7 @@ async def _connect(family: int, protocol: int, address: tuple[str, int]) -> sock
         error = opened.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
         if error:
             raise OSError(  # noqa: TRY301 - the handler below closes the socket for every reason
-                error, f"cannot connect to {address[0]} port {address[1]}"
+                error, os.strerror(error)
             )
     except BaseException:
         opened.close()

@@ -11,6 +11,7 @@ import os
 import random
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any, assert_never, overload
+from urllib.parse import quote
 
 import anyio
 
@@ -43,6 +44,7 @@ from buffer.store.s3.config import S3Config
 from buffer.store.s3.credentials import CredentialProvider
 from buffer.store.s3.errors import diagnose, server_time_ms
 from buffer.store.s3.messages import Answer, Call, Subject
+from buffer.store.s3.sigv4 import quote_path
 from buffer.store.s3.transport import HttpTransport, SocketTransport, TransportStatistics
 from buffer.store.s3.xml import Listing, delete_body, in_xml
 from buffer.workers import CpuWorkers
@@ -102,8 +104,10 @@ class S3Store:
 
     @property
     def url(self) -> str:
-        """`s3://bucket/prefix`."""
-        return f"s3://{self._config.bucket}/{self._config.prefix}".rstrip("/")
+        """`s3://bucket/prefix`, with the endpoint in its query unless it is Amazon's; `open_store` takes it."""
+        url = f"s3://{self._config.bucket}/{quote_path(self._config.prefix)}".rstrip("/")
+        endpoint = self._config.endpoint
+        return url if endpoint is None else f"{url}?endpoint={quote(endpoint, safe=':/[]~')}"
 
     @property
     def config(self) -> S3Config:
@@ -176,7 +180,9 @@ class S3Store:
             UnknownOutcomeError: The write may have been applied.
             AccessDeniedError: The store refused; nothing was written.
             InvalidInputError: S3 cannot hold such a key, or the ETag is none.
-            StorageError: Anything else; nothing was written.
+            ClosedError: The store has been closed.
+            StorageError: Anything else; nothing was written. One exception: an overwrite that the store confirms
+                without a strong ETag was written, but no queue can live on such a store.
         """
         match mode:
             case Overwrite():
