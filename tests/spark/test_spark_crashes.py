@@ -46,10 +46,12 @@ READING_FROM_S3 = [
     "after put manifest again",
     "after commit",
 ]
-WRITING = [
+UPLOADING = [
     ("kill", "after put batch"),
     ("kill", "after write"),
     ("kill", "before sink commit"),
+]
+COMMITTING = [
     ("kill", "before put manifest"),
     ("kill", "after put manifest"),
     ("kill", "after sink commit"),
@@ -121,7 +123,9 @@ def test_a_reading_query_may_die_anywhere(
 
 
 @pytest.mark.parametrize(
-    ("store", "steps"), [("queue", WRITING), ("s3_queue", WRITING_TO_S3)], ids=["file", "s3"]
+    ("store", "steps"),
+    [("queue", UPLOADING), ("queue", COMMITTING), ("s3_queue", WRITING_TO_S3)],
+    ids=["uploading", "committing", "s3"],
 )
 def test_a_writing_query_may_die_anywhere(
     spark: SparkSession,
