@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 from collections.abc import Iterator
 from typing import Any
 
@@ -300,6 +301,28 @@ def test_stopping_may_be_repeated_and_comes_before_anything(query: Query) -> Non
     query.latest(query.reader.initialOffset())
     query.reader.stop()
     query.reader.stop()
+
+
+def test_a_reader_at_work_can_be_pickled(queue: Queue, query: Query) -> None:
+    """The copy for the tasks has no store, no event loop and no hold on the queue."""
+    queue.fill(1)
+    end = query.latest(query.reader.initialOffset())
+    (partition,) = query.reader.partitions(query.reader.initialOffset(), end)
+    copy, there = pickle.loads(pickle.dumps((query.reader, partition)))  # noqa: S301 - just pickled
+    assert [part.num_rows for part in copy.read(there)] == [3]
+    assert copy.reportLatestOffset() is None
+    assert queue.view().epoch == 1
+
+
+def test_a_partition_can_be_read_again_after_its_ack(queue: Queue, query: Query) -> None:
+    """An executor may be slow to learn that its attempt is not wanted any more; objects outlive their entries."""
+    queue.fill(1)
+    end = query.latest(query.reader.initialOffset())
+    (partition,) = query.reader.partitions(query.reader.initialOffset(), end)
+    query.reader.commit(end)
+    assert not queue.view()
+    for _ in range(2):
+        assert [part.num_rows for part in query.reader.read(partition)] == [3]
 
 
 def test_entries_are_grouped_into_partitions_in_their_order(queue: Queue) -> None:
