@@ -14,7 +14,7 @@ records have half to one and a half times their size, the others all have the sa
 the queue's: 1.0 would be perfect. One JSON object a line, on stdout. With the package and its extra `spark` installed,
 or its folder in PYTHONPATH:
 
-    python benchmarks/spark.py [--megabytes 256] [--runs 3]
+    python benchmarks/spark.py [--megabytes 256] [--runs 3] [--sizes 100 1024 10240]
 """
 
 from __future__ import annotations
@@ -229,7 +229,8 @@ class Bench:
         objects = -(-count // len(self._data.sizes()))
         reader = self._spark.read.format("opendata_buffer")
         reader = reader.option("batchesPerPartition", max(1, -(-objects // PARTITIONS)))
-        reader = reader.option("metadataColumns", str(columns == "all").lower())
+        # The objects are in memory already: more of them at a time would only take fresh memory.
+        reader = reader.option("metadataColumns", str(columns == "all").lower()).option("fetchWorkers", 1)
         sum_up(reader.load(self._url("source" if count else "nothing")))
 
     def _read_ready(self, columns: str, count: int) -> None:
@@ -255,6 +256,7 @@ class Bench:
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--megabytes", type=int, default=256, help="bytes of records, in MiB")
+    parser.add_argument("--sizes", type=int, nargs="+", default=[100, 1024, 10_240], help="sizes of records")
     parser.add_argument("--runs", type=int, default=3, help="times that each query runs; the fastest counts")
     arguments = parser.parse_args()
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
@@ -269,7 +271,7 @@ def main() -> None:
     )
     spark.dataSource.register(Ready)
     try:
-        for size in (100, 1024, 10_240):
+        for size in arguments.sizes:
             for mixed in (False, True):
                 data = Data(size, mixed, arguments.megabytes * MIB // size)
                 with tempfile.TemporaryDirectory() as folder:
