@@ -18,6 +18,7 @@ from typing import Self
 
 import anyio
 import anyio.abc
+import anyio.lowlevel
 from opentelemetry.metrics import MeterProvider
 
 from buffer.clock import SYSTEM_CLOCK, Clock
@@ -111,7 +112,7 @@ class PipelinedConsumer:
             look_timeout=self._consumer_config.manifest_timeout,
             rng=self._rng,
         )
-        self._turn = anyio.Lock()
+        self._turn = anyio.Lock(fast_acquire=True)
         tasks = await anyio.create_task_group().__aenter__()
         tasks.start_soon(background.run, name="buffer pipeline")
         self._exit.push_async_exit(partial(self._end, background, tasks))
@@ -144,6 +145,8 @@ class PipelinedConsumer:
         """
         if self._background is None or self._turn is None:
             raise ClosedError(_NOT_ENTERED)
+        # Who iterates over batches that are all there, and never waits for anything, must not hold up the workers.
+        await anyio.lowlevel.checkpoint()
         # First come, first served; and only the first in line watches, so that a batch wakes one task.
         async with self._turn:
             await self._background.changed.until(partial(self._has_next, self._background))

@@ -27,6 +27,7 @@ __all__ = ["Progress"]
 
 _LATEST_SIZES = 64
 _WAITING_PER_WORKER = 4
+_RUNS = 8
 _FIRST_BATCHES = 4
 _RECORD_OVERHEAD_BYTES = 48
 
@@ -108,12 +109,19 @@ class Progress:
         return sequence if sequence in self._failed and sequence not in self.unconfirmed else None
 
     def room(self) -> int:
-        """Return how many more batches are worth handing out now: none while enough of them wait for a worker."""
-        # Enough to keep all workers busy while the owner waits for an answer of the store, or for two.
-        enough = _WAITING_PER_WORKER * self._config.fetch_workers
+        """Return how many more batches are worth handing out now.
+
+        None while enough of them wait for a worker. A few only if nothing else is on its way to the caller, so that
+        they are handed out in runs and not one by one.
+        """
+        config = self._config
+        # Enough to keep all workers busy while the owner waits for an answer of the store, and for another.
+        enough = _WAITING_PER_WORKER * config.fetch_workers
         if self.source_ended or self.bytes_used_up or len(self._waiting) >= enough:
             return 0
-        return max(0, self._config.batch_limit - self.watermark.in_flight)
+        room = max(0, config.batch_limit - self.watermark.in_flight)
+        busy = self._waiting or self.fetching or self._ready
+        return 0 if busy and room < config.batch_limit // _RUNS else room
 
     def hand_out(self, descriptors: Sequence[BatchDescriptor]) -> None:
         """These come next, in this order.

@@ -37,6 +37,20 @@ async def test_no_more_batches_are_in_flight_than_allowed(queue: Queue) -> None:
         assert [queue.store.requests["get", descriptors[at].location] for at in (5, 6)] == [1, 0]
 
 
+@pytest.mark.parametrize("group", [37, 40])
+async def test_as_many_deliveries_can_be_collected_as_may_be_in_flight(queue: Queue, group: int) -> None:
+    """Whoever writes many batches in one transaction, and says done after that, gets all of a group each time."""
+    await queue.fill(5 * group)
+    config = PipelineConfig(max_in_flight_batches=40)
+    async with queue.pipeline(config) as pipeline:
+        for _ in range(5):
+            with anyio.fail_after(10):
+                deliveries = await take(pipeline, group)
+            for delivery in deliveries:
+                delivery.done()
+    assert await queue.sequences() == []
+
+
 async def test_no_more_bytes_are_in_flight_than_allowed(queue: Queue) -> None:
     """A handler that stands still lets fetches go on up to the bound, and when it goes on so do they."""
     await queue.fill(30, size_bytes=8 * KIB - OVERHEAD)

@@ -77,6 +77,7 @@ async def test_every_record_comes_once_and_in_order(server: Server) -> None:
     received: list[tuple[int, int]] = []
     locations: list[str] = []
     lost: list[int] = []
+    know_all = [anyio.Event() for _ in range(producers)]
 
     async def produce(number: int) -> None:
         async with (
@@ -88,6 +89,7 @@ async def test_every_record_comes_once_and_in_order(server: Server) -> None:
                 if call % 5 == 4:
                     await handle.watcher.await_durable()
             await producer.flush()
+        know_all[number].set()
 
     async def consume() -> None:
         async with (
@@ -104,6 +106,8 @@ async def test_every_record_comes_once_and_in_order(server: Server) -> None:
                 received.extend((record[0], record[1]) for record in batch.entries)
                 sequences.append(batch.sequence)
             # Not before: what was dequeued cannot be found again by a producer that has lost an answer.
+            for event in know_all:
+                await event.wait()
             for sequence in sequences:
                 await consumer.ack(sequence)
 
