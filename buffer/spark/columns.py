@@ -7,7 +7,7 @@ the Arrow schema is always made from Spark's, by Spark's own function.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Final
+from typing import Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -18,7 +18,8 @@ from pyspark.sql.types import StructType
 from buffer.errors import FormatError, InvalidInputError
 from buffer.format import record_block
 from buffer.model import Metadata, RawBatch
-from buffer.spark.records import Positions, locate, payloads
+from buffer.spark.plain_page import value_offsets
+from buffer.spark.records import cuts, decode
 from buffer.spark.schema import needs_metadata
 
 __all__ = ["MAX_BYTES", "MAX_ROWS", "record_batches"]
@@ -32,7 +33,10 @@ MAX_BYTES: Final = 4 * 1024 * 1024
 _LONG_MAX: Final = 2**63 - 1
 _MICROSECONDS: Final = 1000
 
-ItemNumbers = npt.NDArray[np.int64]
+Maker: TypeAlias = Callable[[pa.Array, int], pa.Array]
+"""Makes a column for some payloads; the number is the index of the first in its batch."""
+
+ItemNumbers: TypeAlias = npt.NDArray[np.int64]
 
 
 def record_batches(raw: RawBatch, schema: StructType, *, max_bytes: int) -> Iterator[pa.RecordBatch]:
@@ -49,7 +53,7 @@ def record_batches(raw: RawBatch, schema: StructType, *, max_bytes: int) -> Iter
     """
     try:
         block = record_block(raw.data, max_bytes=max_bytes)
-        positions = locate(block)
+        payloads = decode(block, max_rows=MAX_ROWS, max_bytes=MAX_BYTES)
     except FormatError as exc:
         exc.sequence, exc.location = raw.sequence, raw.location
         raise
@@ -58,22 +62,32 @@ def record_batches(raw: RawBatch, schema: StructType, *, max_bytes: int) -> Iter
         raise InvalidInputError(
             f"sequence {raw.sequence} is larger than a LONG can hold; read without the column 'sequence'"
         )
-    items = _item_of_each(raw.metadata, block.count) if needs_metadata(schema) else None
     arrow = to_arrow_schema(schema, timezone="UTC")
-    makers: dict[str, Callable[[int, int], pa.Array]] = {
-        "sequence": lambda start, stop: pa.repeat(pa.scalar(raw.sequence, pa.int64()), stop - start),
-        "record_index": lambda start, stop: pa.array(np.arange(start, stop, dtype=np.int32)),
-        "payload": lambda start, stop: payloads(block, positions, start, stop),
-        "location": lambda start, stop: pa.repeat(pa.scalar(raw.location, pa.string()), stop - start),
+    makers: dict[str, Maker] = {
+        "sequence": lambda part, _: pa.repeat(pa.scalar(raw.sequence, pa.int64()), len(part)),
+        "record_index": lambda part, first: pa.array(np.arange(first, first + len(part), dtype=np.int32)),
+        "payload": lambda part, _: part,
+        "location": lambda part, _: pa.repeat(pa.scalar(raw.location, pa.string()), len(part)),
     }
-    if items is not None:
+    repeated = np.zeros(block.count, dtype=np.int64)
+    if needs_metadata(schema):
+        items = _item_of_each(raw.metadata, block.count)
         times = _times(raw.metadata)
         contents = pa.array([item.payload for item in raw.metadata], pa.binary())
-        makers["ingestion_time"] = lambda start, stop: _spread(times, items, start, stop)
-        makers["metadata"] = lambda start, stop: _spread(contents, items, start, stop)
-    sizes = _sizes(positions, raw.metadata, items if "metadata" in names else None)
-    for start, stop in _cuts(sizes):
-        yield pa.RecordBatch.from_arrays([makers[name](start, stop) for name in names], schema=arrow)
+        makers["ingestion_time"] = lambda part, first: _spread(times, items[first : first + len(part)])
+        makers["metadata"] = lambda part, first: _spread(contents, items[first : first + len(part)])
+        if "metadata" in names:
+            repeated = _lengths(raw.metadata, items)
+    first = 0
+    for payload in payloads:
+        sizes = value_offsets(payload).astype(np.int64)
+        sizes[1:] += np.cumsum(repeated[first : first + len(payload)])
+        for start, stop in cuts(sizes, MAX_ROWS, MAX_BYTES):
+            part = payload.slice(start, stop - start)
+            yield pa.RecordBatch.from_arrays(
+                [makers[name](part, first + start) for name in names], schema=arrow
+            )
+        first += len(payload)
 
 
 def _item_of_each(metadata: tuple[Metadata, ...], count: int) -> ItemNumbers:
@@ -93,27 +107,13 @@ def _times(metadata: tuple[Metadata, ...]) -> pa.Array:
     return pa.array(known, pa.int64()).cast(pa.timestamp("us", tz="UTC"))
 
 
-def _spread(values: pa.Array, items: ItemNumbers, start: int, stop: int) -> pa.Array:
-    chosen = items[start:stop]
-    return values.take(pa.array(chosen, mask=chosen < 0))
+def _spread(values: pa.Array, items: ItemNumbers) -> pa.Array:
+    return values.take(pa.array(items, mask=items < 0))
 
 
-def _sizes(positions: Positions, metadata: tuple[Metadata, ...], items: ItemNumbers | None) -> Positions:
-    """Return the bytes before each row, and last those of all."""
-    if items is None or not metadata:
-        return positions
+def _lengths(metadata: tuple[Metadata, ...], items: ItemNumbers) -> ItemNumbers:
+    """Return the bytes of metadata that each row repeats."""
+    if not metadata:
+        return np.zeros(len(items), dtype=np.int64)
     lengths = np.fromiter((len(item.payload) for item in metadata), dtype=np.int64, count=len(metadata))
-    sizes = positions.copy()
-    sizes[1:] += np.cumsum(np.where(items < 0, 0, lengths[items]))
-    return sizes
-
-
-def _cuts(sizes: Positions) -> Iterator[tuple[int, int]]:
-    """Yield the first row and the one after the last of each record batch."""
-    rows = len(sizes) - 1
-    start = 0
-    while start < rows:
-        fitting = int(np.searchsorted(sizes, sizes[start] + MAX_BYTES, side="right")) - 1
-        stop = max(start + 1, min(fitting, start + MAX_ROWS, rows))
-        yield start, stop
-        start = stop
+    return np.where(items < 0, 0, lengths[items])

@@ -30,6 +30,8 @@ logger = logging.getLogger("buffer.spark")
 MAX_BYTES_AHEAD: Final = 256 * MIB
 """Stored bytes that one task holds or has on their way, unless a single batch has more."""
 
+_LARGEST_KEPT_BYTES: Final = 32 * MIB - 64 * 1024
+
 
 def read_partition(
     partition: InputPartition, options: Options, schema: StructType, opener: Opener
@@ -47,6 +49,7 @@ def read_partition(
     descriptors = partition.descriptors if isinstance(partition, BatchPartition) else ()
     if not descriptors:
         return
+    _keep_freed_memory()
     with open_in_thread(opener, options.path) as (portal, store):
         handle = ConsumerFetchHandle(store, options.consumer_config)
         ahead = _FetchAhead(portal, handle, options, descriptors)
@@ -55,6 +58,16 @@ def read_partition(
                 yield from record_batches(raw, schema, max_bytes=options.max_batch_bytes)
         finally:
             ahead.cancel()
+
+
+def _keep_freed_memory() -> None:
+    """Let the C library keep freed memory of this process for the next batch.
+
+    Fresh pages cost more than reading into old ones. glibc gives back what is freed above a limit, which follows the
+    largest block that was freed, up to 32 MiB. So one such block is made and dropped, without ever being touched. If
+    the user has set limits with `MALLOC_...`, they stay; other C libraries do not mind.
+    """
+    bytes(_LARGEST_KEPT_BYTES)
 
 
 class _FetchAhead:

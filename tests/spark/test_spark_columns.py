@@ -6,7 +6,6 @@ import sys
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 
-import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given
@@ -18,7 +17,7 @@ from buffer import Compression, FormatError, InvalidInputError, Metadata, RawBat
 from buffer.format import encode_block, record_block
 from buffer.spark import columns
 from buffer.spark.columns import record_batches
-from buffer.spark.records import frame, locate, payloads
+from buffer.spark.records import decode, frame
 from buffer.spark.schema import read_schema
 
 ALL = read_schema(metadata_columns=True)
@@ -28,6 +27,8 @@ records_lists = st.one_of(
     st.lists(st.binary(max_size=20), max_size=40),
     # Equally long ones take another way.
     st.integers(0, 9).flatmap(lambda size: st.lists(st.binary(min_size=size, max_size=size), max_size=40)),
+    # Long ones take a third.
+    st.lists(st.one_of(st.binary(max_size=3), st.integers(2000, 9000).map(bytes)), max_size=9),
 )
 
 
@@ -46,19 +47,18 @@ def table(batch: RawBatch, schema: StructType = ALL) -> pa.Table:
     return pa.Table.from_batches(found, schema=to_arrow_schema(schema, timezone="UTC"))
 
 
-@given(records_lists, st.sampled_from(Compression), st.data())
-def test_any_part_of_a_batch_is_read_as_the_library_reads_it(
-    records: list[bytes], compression: Compression, data: st.DataObject
+@given(records_lists, st.sampled_from(Compression), st.integers(1, 50), st.integers(1, 20_000))
+def test_a_batch_is_read_as_the_library_reads_it(
+    records: list[bytes], compression: Compression, max_rows: int, max_bytes: int
 ) -> None:
-    """Whatever the lengths, and wherever a record batch begins and ends."""
+    """Whatever the lengths, and wherever an array begins and ends."""
     block = record_block(encode_batch(records, compression))
-    positions = locate(block)
-    start = data.draw(st.integers(0, len(records)))
-    stop = data.draw(st.integers(start, len(records)))
-    part = payloads(block, positions, start, stop)
-    part.validate(full=True)
-    assert part.type == pa.binary()
-    assert part.to_pylist() == records[start:stop]
+    parts = list(decode(block, max_rows=max_rows, max_bytes=max_bytes))
+    for part in parts:
+        part.validate(full=True)
+        assert part.type == pa.binary()
+        assert 0 < len(part) <= max_rows
+    assert [record for part in parts for record in part.to_pylist()] == records
 
 
 @given(records_lists, st.integers(0, 5), st.sampled_from(Compression))
@@ -81,9 +81,8 @@ def test_damage_is_found_as_the_library_finds_it(records: list[bytes], data: st.
     batch[at] ^= data.draw(st.integers(1, 255))
 
     def through_arrow(batch: bytes) -> list[bytes]:
-        block = record_block(batch)
-        found: list[bytes] = payloads(block, locate(block), 0, block.count).to_pylist()
-        return found
+        parts = decode(record_block(batch), max_rows=7, max_bytes=1000)
+        return [record for part in parts for record in part.to_pylist()]
 
     def outcome(read: Callable[[bytes], list[bytes]]) -> list[bytes] | str:
         try:
@@ -99,7 +98,7 @@ def test_a_count_is_not_believed(count: int) -> None:
     """It takes no memory, and no time, before it is compared with the bytes."""
     block = encode_block([frame(pa.array([b"a", b"b"], pa.large_binary()))], count)
     with pytest.raises(FormatError, match="truncated record length"):
-        locate(record_block(block))
+        decode(record_block(block), max_rows=1000, max_bytes=1000)
 
 
 def test_a_broken_batch_is_named() -> None:
@@ -193,15 +192,16 @@ def test_record_batches_stay_small(monkeypatch: pytest.MonkeyPatch) -> None:
     assert rows(raw([b""] * 20)) == [8, 8, 4]
     assert rows(raw([b"x" * 46] * 5)) == [2, 2, 1]
     assert rows(raw([b"x" * 500, b"", b"x" * 500])) == [1, 1, 1]
-    assert rows(raw([b""] * 5, [Metadata(0, 0, b"m" * 50)])) == [1, 1, 1, 1, 1]
-    assert rows(raw([b""] * 5, [Metadata(0, 0, b"m" * 30)])) == [2, 2, 1]
+    assert rows(raw([b""] * 5, [Metadata(0, 0, b"m" * 51)])) == [1, 1, 1, 1, 1]
+    assert rows(raw([b""] * 5, [Metadata(0, 0, b"m" * 30)])) == [3, 2]
 
 
-def test_payloads_do_not_become_python_objects() -> None:
-    """Ten thousand records take a handful of allocations."""
-    block = record_block(encode_batch([b"12345678"] * 10_000))
-    positions = locate(block)
+@pytest.mark.parametrize("lengths", [[8], [7, 9], [0, 5000]], ids=["equal", "short", "long"])
+def test_payloads_do_not_become_python_objects(lengths: list[int]) -> None:
+    """Ten thousand records take a handful of allocations, whoever reads them."""
+    block = record_block(encode_batch([bytes(lengths[n % len(lengths)]) for n in range(10_000)]))
+    list(decode(block, max_rows=10_000, max_bytes=2**30))
     before = sys.getallocatedblocks()
-    part = payloads(block, positions, 0, 10_000)
+    parts = list(decode(block, max_rows=10_000, max_bytes=2**30))
     assert sys.getallocatedblocks() - before < 100
-    assert isinstance(positions, np.ndarray) and len(part) == 10_000
+    assert sum(len(part) for part in parts) == 10_000
