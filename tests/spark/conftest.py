@@ -12,7 +12,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tests.s3.servers import Server, seaweedfs
-from tests.spark import faulty
+from tests.spark import driver, faulty
 from tests.spark.java import java_home
 from tests.spark.queues import Queue
 
@@ -49,36 +49,32 @@ def any_queue(request: pytest.FixtureRequest) -> Queue:
 
 
 @pytest.fixture(scope="session")
-def spark(s3_server: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """A Spark of two cores on this machine, whose processes import this checkout."""
-    folder = tmp_path_factory.mktemp("spark")
+def spark_environment(s3_server: Server, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """What Spark's processes inherit when they are started."""
+    folder = tmp_path_factory.mktemp("environment")
     (folder / "faults").mkdir()
+    path = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
+    return credentials(s3_server) | {
+        "JAVA_HOME": str(java_home(folder / "java")),
+        "PYSPARK_PYTHON": sys.executable,
+        "PYTHONPATH": os.pathsep.join(path),
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        faulty.FOLDER: str(folder / "faults"),
+    }
+
+
+@pytest.fixture(scope="session")
+def spark(
+    spark_environment: dict[str, str], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[SparkSession]:
+    """The Spark of all tests."""
     with pytest.MonkeyPatch.context() as lasting:
-        lasting.setenv(faulty.FOLDER, str(folder / "faults"))
+        lasting.setenv(faulty.FOLDER, spark_environment[faulty.FOLDER])
         with pytest.MonkeyPatch.context() as patch:
-            # What Spark's processes inherit when they are started is nobody else's business.
-            patch.setenv("JAVA_HOME", str(java_home(folder / "java")))
-            patch.setenv("PYSPARK_PYTHON", sys.executable)
-            path = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
-            patch.setenv("PYTHONPATH", os.pathsep.join(path))
-            patch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
-            for name, value in credentials(s3_server).items():
+            # The rest is nobody else's business.
+            for name, value in spark_environment.items():
                 patch.setenv(name, value)
-            session = (
-                SparkSession.builder.master("local[2]")
-                .appName("opendata-buffer tests")
-                .config("spark.ui.enabled", "false")
-                .config("spark.driver.memory", "1g")
-                # A session of minutes is over before optimized code would pay.
-                .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
-                .config("spark.python.daemon.module", "tests.spark.daemon")
-                .config("spark.log.level", "OFF")
-                .config("spark.sql.shuffle.partitions", "1")
-                .config("spark.sql.session.timeZone", "UTC")
-                .config("spark.sql.warehouse.dir", str(folder / "warehouse"))
-                .getOrCreate()
-            )
-        session.dataSource.register(faulty.FaultySource)
+            session = driver.session(tmp_path_factory.mktemp("spark"))
         yield session
         session.stop()
 

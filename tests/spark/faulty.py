@@ -1,6 +1,6 @@
 """The data source, with a death that can be ordered at each step of its life. Spark's processes import this module.
 
-A test writes a step into a file; the first process that comes to the step deletes the file and dies, or raises.
+A test writes a step into a file; the first process that comes to the step deletes the file and does what is ordered.
 Every step is also written down, with its time, so that a test can see what happened in other processes.
 """
 
@@ -12,7 +12,7 @@ import time
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 import pyarrow as pa
 from pyspark.sql.datasource import (
@@ -36,9 +36,16 @@ from tests.helpers import MANIFEST
 FOLDER = "OPENDATA_BUFFER_TEST_FOLDER"
 """Environment variable with the folder for orders and for the record of steps."""
 
+PATIENCE = 120.0
+"""Seconds that a process hangs which nobody kills."""
 
-def order(step: str, how: str = "kill") -> None:
-    """Let the next process that comes to `step` die, or raise if `how` is `raise`."""
+
+How: TypeAlias = Literal["kill", "kill-java", "raise", "hang"]
+"""Die, let Spark's JVM die, raise an error, or do nothing until Spark kills the process."""
+
+
+def order(step: str, how: How = "kill") -> None:
+    """Tell the next process that comes to `step` what to do there."""
     Path(os.environ[FOLDER], "order").write_text(f"{how} {step}")
 
 
@@ -75,7 +82,23 @@ def reach(step: str) -> None:
         return
     if how == "kill":
         os.kill(os.getpid(), signal.SIGKILL)
-    raise RuntimeError(f"ordered to fail at {step!r}")
+    elif how == "kill-java":
+        os.kill(_java_above(os.getpid()), signal.SIGKILL)
+    else:
+        if how == "hang":
+            time.sleep(PATIENCE)
+        raise RuntimeError(f"ordered to {how} at {step!r}")
+
+
+def _java_above(pid: int) -> int:
+    """Return the process of the JVM that this one comes from."""
+    while pid:
+        # The name is in parentheses; the parent is the second field behind it.
+        name, _, rest = Path("/proc", str(pid), "stat").read_text().rpartition(")")
+        if name.endswith("(java"):
+            return pid
+        pid = int(rest.split()[1])
+    raise AssertionError("this process does not come from a JVM")
 
 
 class FaultyStore:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -121,6 +122,14 @@ class Queue:
 def expected(sequences: range, *, records: int = 3) -> list[bytes]:
     """Return the records that `Queue.fill` puts into these batches."""
     return [b"%d/%d" % (sequence, n) for sequence in sequences for n in range(records)]
+
+
+def wait_until(condition: Callable[[], bool], *, seconds: float = 150.0) -> None:
+    """Look again and again at what happens in other processes, which cannot be waited for in another way."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.05)
 
 
 @asynccontextmanager

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import sqlite3
+import subprocess
+import sys
 from contextlib import closing
 from pathlib import Path
 
@@ -12,8 +15,8 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from tests.spark import faulty
-from tests.spark.queues import Queue, expected
+from tests.spark import driver, faulty
+from tests.spark.queues import Queue, expected, wait_until
 
 pytestmark = pytest.mark.slow
 
@@ -36,6 +39,12 @@ READING = [
     "before commit",
     "after commit",
 ]
+# Where it matters that Spark's own word comes late, or not at all.
+ACKING_ON_COMMIT = [
+    "before commit",
+    "after put manifest again",
+    "after commit",
+]
 # Where the kind of store can make a difference.
 READING_FROM_S3 = [
     "after put manifest",
@@ -46,19 +55,19 @@ READING_FROM_S3 = [
     "after put manifest again",
     "after commit",
 ]
-UPLOADING = [
+UPLOADING: list[tuple[faulty.How, str]] = [
     ("kill", "after put batch"),
     ("kill", "after write"),
     ("kill", "before sink commit"),
 ]
-COMMITTING = [
+COMMITTING: list[tuple[faulty.How, str]] = [
     ("kill", "before put manifest"),
     ("kill", "after put manifest"),
     ("kill", "after sink commit"),
     ("raise", "before put manifest"),
     ("raise", "after put manifest"),
 ]
-WRITING_TO_S3 = [
+WRITING_TO_S3: list[tuple[faulty.How, str]] = [
     ("kill", "after put batch"),
     ("kill", "before put manifest"),
     ("kill", "after put manifest"),
@@ -77,7 +86,7 @@ def committed(checkpoint: Path) -> int:
 
 
 def dies(
-    run: DataFrame, folder: Path, step: str, how: str = "kill", sink: str = "parquet", **options: str
+    run: DataFrame, folder: Path, step: str, how: faulty.How = "kill", sink: str = "parquet", **options: str
 ) -> None:
     """Run a query until it dies at a step."""
     faulty.order(step, how)
@@ -98,12 +107,23 @@ def start(run: DataFrame, folder: Path, sink: str = "parquet", **options: str) -
 
 
 @pytest.mark.parametrize(
-    ("store", "steps"),
-    [("queue", PLANNING), ("queue", READING), ("s3_queue", READING_FROM_S3)],
-    ids=["planning", "reading", "s3"],
+    ("store", "steps", "ack_mode"),
+    [
+        ("queue", PLANNING, "eager"),
+        ("queue", READING, "eager"),
+        ("queue", ACKING_ON_COMMIT, "commit"),
+        ("s3_queue", READING_FROM_S3, "eager"),
+    ],
+    ids=["planning", "reading", "commit", "s3"],
 )
 def test_a_reading_query_may_die_anywhere(
-    spark: SparkSession, store: str, steps: list[str], tmp_path: Path, request: pytest.FixtureRequest
+    spark: SparkSession,
+    tmp_path: Path,
+    request: pytest.FixtureRequest,
+    *,
+    store: str,
+    steps: list[str],
+    ack_mode: str,
 ) -> None:
     """One query is killed at each step in turn, with more in the queue each time; its acks never pass its commits."""
     queue: Queue = request.getfixturevalue(store)
@@ -113,9 +133,10 @@ def test_a_reading_query_may_die_anywhere(
     for step in steps:
         queue.fill(2)
         total += 2
-        dies(stream.option("maxBatchesPerTrigger", "1").load(queue.url), tmp_path, step)
+        run = stream.option("maxBatchesPerTrigger", "1").option("ackMode", ack_mode).load(queue.url)
+        dies(run, tmp_path, step)
         assert queue.view().first_sequence <= committed(tmp_path / "checkpoint")
-    rest = stream.option("maxBatchesPerTrigger", "1000").load(queue.url)
+    rest = stream.option("maxBatchesPerTrigger", "1000").option("ackMode", "eager").load(queue.url)
     assert start(rest, tmp_path).awaitTermination(OVER_SECONDS)
     rows = spark.read.parquet(str(tmp_path / "rows")).orderBy("sequence", "record_index").collect()
     assert [bytes(row.payload) for row in rows] == expected(range(total))
@@ -130,7 +151,7 @@ def test_a_reading_query_may_die_anywhere(
 def test_a_writing_query_may_die_anywhere(
     spark: SparkSession,
     store: str,
-    steps: list[tuple[str, str]],
+    steps: list[tuple[faulty.How, str]],
     tmp_path: Path,
     request: pytest.FixtureRequest,
 ) -> None:
@@ -155,6 +176,50 @@ def test_a_writing_query_may_die_anywhere(
     micro_batches = {entry.location[-22:-9] for entry in queue.view()}
     appended = [step for _, step in faulty.steps() if step == "after put manifest"]
     assert len(appended) == len(micro_batches)
+
+
+@pytest.mark.parametrize("step", ["before latestOffset", "during read", "before put manifest again"])
+def test_a_query_may_be_stopped_anywhere(
+    spark: SparkSession, queue: Queue, tmp_path: Path, step: str
+) -> None:
+    """Its processes hang, and are killed by Spark where they are; the next run goes on."""
+    queue.fill(2)
+    faulty.forget()
+    faulty.order(step, "hang")
+    stream = spark.readStream.format("faulty_buffer").option("maxBatchesPerTrigger", "1").load(queue.url)
+    query = start(stream, tmp_path)
+    wait_until(lambda: not faulty.order_is_open())
+    query.stop()
+    assert queue.view().first_sequence <= committed(tmp_path / "checkpoint")
+    assert start(stream, tmp_path).awaitTermination(OVER_SECONDS)
+    rows = spark.read.parquet(str(tmp_path / "rows")).orderBy("sequence", "record_index").collect()
+    assert [bytes(row.payload) for row in rows] == expected(range(2))
+    assert queue.view().first_sequence == 2
+
+
+def test_a_driver_may_die(
+    spark: SparkSession, spark_environment: dict[str, str], queue: Queue, tmp_path: Path
+) -> None:
+    """Another Spark moves records from queue to queue, and loses its JVM when they are in the second one."""
+    queue.fill(3)
+    sink = Queue(f"file://{tmp_path}/sink?fsync=false")
+    faulty.forget()
+    faulty.order("after put manifest", "kill-java")
+    checkpoint = str(tmp_path / "checkpoint")
+    ended = subprocess.run(
+        [sys.executable, "-m", driver.__name__, queue.url, sink.url, checkpoint, str(tmp_path)],
+        env=os.environ | spark_environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=OVER_SECONDS,
+    )
+    assert ended.returncode != 0 and not faulty.order_is_open(), ended.stderr
+    assert committed(tmp_path / "checkpoint") == 0 and len(sink.view()) == 1
+    assert queue.view().first_sequence == 0
+    driver.move(spark, queue.url, sink.url, checkpoint)
+    assert sink.read_plainly() == expected(range(3))
+    assert queue.view().first_sequence == 3
 
 
 def test_a_database_gets_every_row_once_though_the_function_fails(

@@ -5,16 +5,16 @@ from __future__ import annotations
 import json
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
+from tests.helpers import MANIFEST
 from tests.s3.servers import Server
 from tests.spark import faulty
-from tests.spark.queues import Queue, expected
+from tests.spark.queues import Queue, expected, wait_until
 
 pytestmark = pytest.mark.slow
 
@@ -171,6 +171,33 @@ def test_a_query_that_acks_on_commit_leaves_its_last_micro_batch(
     assert payloads(spark, tmp_path) == expected(range(4))
 
 
+def test_a_checkpoint_whose_entries_are_gone_fails_and_says_which(
+    spark: SparkSession, queue: Queue, tmp_path: Path
+) -> None:
+    """Somebody else acked them while the query was down; on request it goes on behind them."""
+    queue.fill(2)
+    run_until_caught_up(spark, queue, tmp_path)
+    queue.fill(3)
+    queue.ack(3)
+    with pytest.raises(PySparkException, match="sequences 2 to 3 should be read and have left the queue"):
+        run_until_caught_up(spark, queue, tmp_path)
+    run_until_caught_up(spark, queue, tmp_path, failOnDataLoss="false")
+    assert payloads(spark, tmp_path) == expected(range(2)) + expected(range(4, 5))
+
+
+def test_a_checkpoint_of_a_queue_that_was_created_anew_fails_and_says_so(
+    spark: SparkSession, queue: Queue, tmp_path: Path
+) -> None:
+    """What is in the new one is neither read nor acked."""
+    queue.fill(2)
+    run_until_caught_up(spark, queue, tmp_path)
+    queue.delete(MANIFEST)
+    queue.fill(1)
+    with pytest.raises(PySparkException, match="this queue was created anew"):
+        run_until_caught_up(spark, queue, tmp_path)
+    assert len(queue.view()) == 1
+
+
 def test_a_second_query_fences_the_first_which_fails_and_says_so(
     spark: SparkSession, queue: Queue, tmp_path: Path
 ) -> None:
@@ -201,7 +228,7 @@ def test_an_idle_query_asks_the_store_once_in_an_interval(
     faulty.forget()
     query = (
         spark.readStream.format("faulty_buffer")
-        .option("minPollInterval", "0.5")
+        .option("minPollInterval", "0.25")
         .load(queue.url)
         .writeStream.format("noop")
         .option("checkpointLocation", str(tmp_path / "checkpoint"))
@@ -216,7 +243,7 @@ def test_an_idle_query_asks_the_store_once_in_an_interval(
     ]
     took = requests[-1] - requests[0]
     # Taking the queue costs a read and a write.
-    assert len(requests) <= took / 0.5 + 3
+    assert len(requests) <= took / 0.25 + 3
 
 
 def test_secrets_are_in_no_plan_and_no_checkpoint(
@@ -231,11 +258,3 @@ def test_secrets_are_in_no_plan_and_no_checkpoint(
     assert len(kept) > 5
     for text in (*kept, table._jdf.queryExecution().toString()):
         assert s3_server.secret_access_key not in text and s3_server.access_key_id not in text
-
-
-def wait_until(condition: Any) -> None:
-    """Look again and again at what happens in other processes."""
-    deadline = time.monotonic() + OVER_SECONDS
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.05)
