@@ -12,8 +12,9 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-# Its programs go on from one to the next, and need a Spark: they run in tests/spark.
+# Programs of Spark share its session: they run in tests/spark. Those of the guide go on from one to the next.
 SPARK_GUIDE = ROOT / "docs" / "guides" / "spark.md"
+SPARK_IMPORT = "from pyspark.sql import SparkSession"
 
 PYTHON_BLOCK = re.compile(r"^```(?:python|py)\b[^\n]*\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\(([^)#\s]+)(?:#[^)]*)?\)")
@@ -40,6 +41,7 @@ def programs() -> list[Program]:
         found += [
             Program(page, text.count("\n", 0, block.start(1)) + 1, block[1])
             for block in PYTHON_BLOCK.finditer(text)
+            if SPARK_IMPORT not in block[1]
         ]
     return found
 

@@ -1,4 +1,4 @@
-"""The guide's programs run as they stand there, one after the other, in a folder of the test."""
+"""The programs of the guide, and of the front page, run as they stand there, in a folder of the test."""
 
 from __future__ import annotations
 
@@ -11,8 +11,10 @@ from pyspark.sql import SparkSession
 
 from buffer.spark import Options
 from buffer.spark.options import OPTIONS
+from tests.spark.queues import Queue, expected
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "guides" / "spark.md"
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = ROOT / "docs" / "guides" / "spark.md"
 PROGRAM = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 FOLDER = "/tmp/spark-guide"  # noqa: S108 - only on the page
 
@@ -36,6 +38,27 @@ def test_the_guide_is_true(spark: SparkSession, tmp_path: Path, capfd: pytest.Ca
     for line in ("four", "[(b'five',), (b'six',)]"):
         assert line in printed
     assert re.search(r"^\d{5,} lines of \d{3} files$", printed, re.MULTILINE)
+
+
+@pytest.mark.slow
+def test_the_front_page_is_true(spark: SparkSession, tmp_path: Path) -> None:
+    """Its program moves the queue into Parquet files."""
+    (source,) = (
+        block[1]
+        for block in PROGRAM.finditer((ROOT / "README.md").read_text(encoding="utf-8"))
+        if "readStream" in block[1]
+    )
+    folder = "/tmp/in-spark"  # noqa: S108 - only on the page
+    assert source.count(folder) == 3
+    Queue(f"file://{tmp_path}/queue").fill(2)
+    exec(compile(source.replace(folder, str(tmp_path)), "README.md", "exec"), {})  # noqa: S102 - as above
+    (query,) = spark.streams.active
+    try:
+        query.processAllAvailable()
+    finally:
+        query.stop()
+    rows = spark.read.parquet(str(tmp_path / "rows")).orderBy("sequence", "record_index").collect()
+    assert [bytes(row.payload) for row in rows] == expected(range(2))
 
 
 def test_the_guide_lists_every_option() -> None:
