@@ -48,7 +48,7 @@ def test_the_front_page_is_true(spark: SparkSession, tmp_path: Path) -> None:
         for block in PROGRAM.finditer((ROOT / "README.md").read_text(encoding="utf-8"))
         if "readStream" in block[1]
     )
-    folder = "/tmp/in-spark"  # noqa: S108 - only on the page
+    folder = "/tmp/spark"  # noqa: S108 - only on the page
     assert source.count(folder) == 3
     Queue(f"file://{tmp_path}/queue").fill(2)
     exec(compile(source.replace(folder, str(tmp_path)), "README.md", "exec"), {})  # noqa: S102 - as above
