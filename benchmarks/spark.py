@@ -11,8 +11,9 @@ run of each counts. What a query takes without any rows, to plan and to start, i
 
 `columns` is `record` for sequence, record_index and payload, `all` for these and what comes from the entries. `mixed`
 records have half to one and a half times their size, the others all have the same. `ratio` is the ceiling's time by
-the queue's: 1.0 would be perfect. One JSON object a line, on stdout. With the package and its extra `spark` installed,
-or its folder in PYTHONPATH:
+the queue's: 1.0 would be perfect. `processor_ratio` is the same of the processor time of all processes of Spark, which
+depends less on what else the machine does. One JSON object a line, on stdout. On Linux, with the package and its extra
+`spark` installed, or its folder in PYTHONPATH:
 
     python benchmarks/spark.py [--megabytes 256] [--runs 3] [--sizes 100 1024 10240]
 """
@@ -30,6 +31,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 
 import anyio
 import numpy as np
@@ -154,22 +156,64 @@ def fill(url: str, data: Data) -> None:
     anyio.run(produce)
 
 
-def fastest(runs: int, *actions: Callable[[], object]) -> list[float]:
-    """Return the shortest time of each action, all of them called in turn."""
-    best = [float("inf")] * len(actions)
+@dataclass(frozen=True)
+class Cost:
+    """What an action took.
+
+    Attributes:
+        elapsed: Seconds on the clock.
+        processor: Seconds of processor time, of this process and of all that come from it.
+    """
+
+    elapsed: float
+    processor: float
+
+    def __sub__(self, other: Cost) -> Cost:
+        return Cost(self.elapsed - other.elapsed, self.processor - other.processor)
+
+
+def least(runs: int, *actions: Callable[[], object]) -> list[Cost]:
+    """Return what each action took at least, all of them called in turn, once before it counts."""
+    for action in actions:
+        action()
+    best = [Cost(float("inf"), float("inf"))] * len(actions)
     for _ in range(runs):
         for number, action in enumerate(actions):
-            began = time.perf_counter()
+            began, before = time.perf_counter(), processor_seconds()
             action()
-            best[number] = min(best[number], time.perf_counter() - began)
+            elapsed, processor = time.perf_counter() - began, processor_seconds() - before
+            best[number] = Cost(min(best[number].elapsed, elapsed), min(best[number].processor, processor))
     return best
 
 
-def report(action: str, data: Data, columns: str, seconds: float, ceiling: float) -> None:
-    def rates(took: float) -> dict[str, float]:
+def processor_seconds() -> float:
+    """Return the processor time of this process and of all that come from it, ended ones included."""
+    parents: dict[int, int] = {}
+    ticks: dict[int, int] = {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = path.read_text().rpartition(")")[2].split()
+        except OSError:  # ended meanwhile
+            continue
+        parents[int(path.parent.name)] = int(fields[1])
+        ticks[int(path.parent.name)] = sum(map(int, fields[11:15]))
+
+    def is_ours(process: int) -> bool:
+        while process not in {0, os.getpid()}:
+            process = parents.get(process, 0)
+        return process != 0
+
+    return sum(spent for process, spent in ticks.items() if is_ours(process)) / os.sysconf("SC_CLK_TCK")
+
+
+def report(action: str, data: Data, columns: str, queue: Cost, ceiling: Cost) -> None:
+    """Print a line."""
+
+    def rates(cost: Cost) -> dict[str, float]:
         return {
-            "rows_per_s": round(data.count / took),
-            "mb_per_s": round(data.count * data.size / took / 1e6, 1),
+            "rows_per_s": round(data.count / cost.elapsed),
+            "mb_per_s": round(data.count * data.size / cost.elapsed / 1e6, 1),
+            "processor_s_per_gb": round(cost.processor / (data.count * data.size / 1e9), 2),
         }
 
     line = {
@@ -177,9 +221,10 @@ def report(action: str, data: Data, columns: str, seconds: float, ceiling: float
         "record_bytes": data.size,
         "mixed": data.mixed,
         "columns": columns,
-        "queue": rates(seconds),
+        "queue": rates(queue),
         "ceiling": rates(ceiling),
-        "ratio": round(ceiling / seconds, 2),
+        "ratio": round(ceiling.elapsed / queue.elapsed, 2),
+        "processor_ratio": round(ceiling.processor / queue.processor, 2),
     }
     print(json.dumps(line), flush=True)
 
@@ -216,7 +261,7 @@ class Bench:
         self, action: str, columns: str, queue: Callable[[int], None], ceiling: Callable[[int], None]
     ) -> None:
         count = self._data.count
-        full, full_ceiling, empty, empty_ceiling = fastest(
+        full, full_ceiling, empty, empty_ceiling = least(
             self._runs,
             lambda: queue(count),
             lambda: ceiling(count),

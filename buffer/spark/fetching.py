@@ -7,6 +7,7 @@ import random
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future
+from functools import cache
 from typing import Final
 
 import pyarrow as pa
@@ -60,12 +61,14 @@ def read_partition(
             ahead.cancel()
 
 
+@cache
 def _keep_freed_memory() -> None:
     """Let the C library keep freed memory of this process for the next batch.
 
     Fresh pages cost more than reading into old ones. glibc gives back what is freed above a limit, which follows the
-    largest block that was freed, up to 32 MiB. So one such block is made and dropped, without ever being touched. If
-    the user has set limits with `MALLOC_...`, they stay; other C libraries do not mind.
+    largest block that was freed, up to 32 MiB. So one such block is made and dropped, without ever being touched; a
+    second one would come out of kept memory, and be cleared. If the user has set limits with `MALLOC_...`, they stay;
+    other C libraries do not mind.
     """
     bytes(_LARGEST_KEPT_BYTES)
 
