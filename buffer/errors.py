@@ -47,8 +47,10 @@ class Error(Exception):
         self.message = message
 
     def __str__(self) -> str:
-        facts = ((name, getattr(self, name, None)) for name in self._facts)
-        shown = ", ".join(f"{name}={value!r}" for name, value in facts if value is not None)
+        values = ((name, getattr(self, name, None)) for name in self._facts)
+        facts = [f"{name}={value!r}" for name, value in values if value is not None]
+        # A message that quotes another error has that one's facts.
+        shown = ", ".join(fact for fact in facts if fact not in self.message)
         return f"{self.message} [{shown}]" if shown else self.message
 
 

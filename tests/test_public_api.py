@@ -180,6 +180,15 @@ def test_errors_carry_their_facts_as_attributes_also_across_processes(error: Err
         assert value is None or f"{name}={value!r}" in str(error)
 
 
+def test_a_fact_is_told_once() -> None:
+    """An error whose message quotes another one about the same object does not repeat its place."""
+    cause = StorageError("slow down", path="a/b", status=503)
+    assert (
+        str(StorageError(f"given up: {cause}", path="a/b")) == "given up: slow down [path='a/b', status=503]"
+    )
+    assert str(StorageError(f"given up: {cause}", path="c")).endswith("status=503] [path='c']")
+
+
 class Untouchable(MemoryStore):
     """A store that may be looked at, and must not be used."""
 

@@ -23,7 +23,7 @@ __all__ = ["doctor", "tell"]
 
 @click.command(short_help="Find out whether a store is safe for a queue.")
 @click.argument("url", required=False)
-@options.store_url(required=False)
+@options.store_url(required=False, outlives_command=False)
 @click.option("--json", "as_json", is_flag=True, help="One JSON document.")
 @click.pass_context
 def doctor(context: click.Context, *, url: str | None, store_url: str | None, as_json: bool) -> None:

@@ -70,8 +70,13 @@ class Background:
                 async with anyio.create_task_group() as tasks:
                     tasks.start_soon(self.owner.run, name="buffer pipeline owner")
                     tasks.start_soon(self._fetching.run, name="buffer pipeline fetching")
-        except ExceptionGroup as group:
-            self.failure = foremost(leaves(group))
+        except BaseExceptionGroup as group:
+            # If the surrounding code was cancelled in the same moment, the cancellation is in there too and goes on.
+            failures, others = group.split(Exception)
+            if failures is not None:
+                self.failure = foremost(leaves(failures))
+            if others is not None:
+                raise others from None
         finally:
             self.ended.set()
             self.changed.notify()

@@ -10,7 +10,7 @@ given the fresh manifest and told that a write is in doubt; it must look for its
 
 A write in doubt carries the ETag that it was based on. Once the manifest has another ETag, it either was
 applied before that or never will be: manifests never repeat, because every change removes entries from the
-front, adds at the back, or moves the epoch.
+front, adds at the back, or moves the epoch. For the same reason a manifest that has gone back is not believed.
 """
 
 from __future__ import annotations
@@ -38,6 +38,8 @@ from buffer.workers import CpuWorkers
 __all__ = ["ManifestObject", "Proposal"]
 
 logger = logging.getLogger("buffer.queue")
+
+_EPOCHS = 1 << 64
 
 Proposal: TypeAlias = Callable[[ManifestView, bool], ManifestView | None]
 """Given the current manifest, and whether an earlier write of the same change is in doubt: return the manifest
@@ -101,7 +103,7 @@ class ManifestObject:
         Raises:
             NotFoundError: The manifest was there before and is gone.
             FormatError: It breaks a rule of the format.
-            StorageError: It could not be read.
+            StorageError: It could not be read, or is older than the cached one.
         """
         try:
             with anyio.fail_after(self._request_timeout):
@@ -129,6 +131,14 @@ class ManifestObject:
             except FormatError as exc:
                 exc.path = self.path
                 raise
+            if self._etag is not None and _is_older(view, self.view):
+                # Taken for new, it would seem to prove that a write in doubt had failed.
+                raise StorageError(
+                    f"the store showed an older manifest than before ({view}, after {self.view}): a read that lags "
+                    "behind, which passes, or a manifest that was put back, which does not",
+                    path=self.path,
+                    transient=True,
+                )
             self.view, self._etag = view, found.etag
         self._current = True
         return self.view
@@ -287,3 +297,13 @@ class ManifestObject:
         self._instruments.unknown_outcomes.add(1, self._labels)
         logger.info("%s: a manifest write had no answer, looking into the manifest: %s", self.path, error)
         return error
+
+
+def _is_older(view: ManifestView, known: ManifestView) -> bool:
+    """Whether every change of the manifest leads away from `view`, if it was ever there, to `known`."""
+    if view.next_sequence != known.next_sequence:
+        return view.next_sequence < known.next_sequence
+    if view.first_sequence != known.first_sequence:
+        return view.first_sequence < known.first_sequence
+    # Epochs wrap: the shorter way round tells which came first.
+    return 0 < (known.epoch - view.epoch) % _EPOCHS < _EPOCHS // 2

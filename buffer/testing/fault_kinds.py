@@ -10,7 +10,7 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal, TypeAlias
+from typing import ClassVar, Literal, Protocol, TypeAlias
 
 from anyio.abc import TaskGroup
 
@@ -26,6 +26,7 @@ __all__ = [
     "FailAfter",
     "FailBefore",
     "Fault",
+    "FaultSource",
     "IgnoreCondition",
     "ListShape",
     "MissingAs",
@@ -187,6 +188,14 @@ def lost_answer() -> FailAfter:
 def own_write_refused() -> FailAfter:
     """Return the fault of a write whose answer was lost and that something on the way sent again: 412."""
     return FailAfter(PreconditionError("the condition does not hold", status=412, code="PreconditionFailed"))
+
+
+class FaultSource(Protocol):
+    """Decides for each call whether it fails, and how."""
+
+    def pick(self, call: Call, rng: random.Random) -> Fault | None:
+        """Return the fault of this call, if it gets one."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -25,12 +25,12 @@ from buffer.store.rules import not_found, part_bounds
 from buffer.testing.calls import Call, Operation
 from buffer.testing.fault_kinds import (
     ApplyLate,
-    Chaos,
     CutBody,
     Delay,
     FailAfter,
     FailBefore,
     Fault,
+    FaultSource,
     IgnoreCondition,
     ListShape,
     MissingAs,
@@ -82,7 +82,7 @@ class FaultStore:
     Args:
         inner: The store that does the work.
         rng: Source of all random decisions; by default one that always starts the same.
-        chaos: Random faults for calls that no injected fault takes; may be set and cleared at any time.
+        chaos: Faults for calls that no injected fault takes, such as `Chaos`; may be set and cleared at any time.
 
     Attributes:
         requests: Number of calls by operation and key, also of those that failed; a `delete` counts for each key.
@@ -91,11 +91,11 @@ class FaultStore:
     """
 
     def __init__(
-        self, inner: ObjectStore, *, rng: random.Random | None = None, chaos: Chaos | None = None
+        self, inner: ObjectStore, *, rng: random.Random | None = None, chaos: FaultSource | None = None
     ) -> None:
         self._inner = inner
         self._rng = rng or random.Random(0)
-        self.chaos = chaos
+        self.chaos: FaultSource | None = chaos
         self.requests: Counter[tuple[Operation, str]] = Counter()
         self.calls: deque[Call] = deque(maxlen=_REMEMBERED_CALLS)
         self.late: deque[Error | None] = deque(maxlen=_REMEMBERED_CALLS)

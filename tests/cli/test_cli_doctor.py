@@ -46,6 +46,7 @@ def test_the_store_may_be_given_as_in_other_commands(cli: Cli) -> None:
     """`--store` will do as well; URL wins over the environment, and both on one line are too many."""
     assert Cli("").ok("doctor", "--store", cli.store).stdout.decode().startswith(cli.store)
     assert cli.ok("doctor", "memory://").stdout.startswith(b"memory://")
+    assert cli.ok("doctor", "--store", "memory://").stdout.startswith(b"memory://")
     assert cli.ok("doctor").stdout.decode().startswith(cli.store)
     assert cli.run("doctor", "memory://", "--store", cli.store).code == ExitCode.USAGE
 

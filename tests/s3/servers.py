@@ -120,7 +120,7 @@ def seaweedfs(folder: Path) -> Iterator[Server]:
     credentials = {"accessKey": server.access_key_id, "secretKey": server.secret_access_key}
     identity = {"name": "test", "credentials": [credentials], "actions": ["Admin"]}
     (folder / "s3.json").write_text(json.dumps({"identities": [identity]}))
-    (folder / "data").mkdir()
+    (folder / "data").mkdir(exist_ok=True)
     flags = {
         "dir": folder / "data",
         "ip": "127.0.0.1",
