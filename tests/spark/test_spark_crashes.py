@@ -50,11 +50,9 @@ ACKING_ON_COMMIT: list[tuple[faulty.How, str]] = [
 READING_FROM_S3: list[tuple[faulty.How, str]] = [
     ("kill", "after put manifest"),
     ("kill", "after latestOffset"),
-    ("kill", "after partitions"),
     ("kill", "during read"),
     ("kill", "before put manifest again"),
     ("kill", "after put manifest again"),
-    ("kill", "after commit"),
 ]
 UPLOADING: list[tuple[faulty.How, str]] = [
     ("kill", "after put batch"),
