@@ -162,7 +162,7 @@ class Cost:
 
     Attributes:
         elapsed: Seconds on the clock.
-        processor: Seconds of processor time, of this process and of all that come from it.
+        processor: Seconds of processor time, of this process and of those that come from it and are still there.
     """
 
     elapsed: float
@@ -179,15 +179,17 @@ def least(runs: int, *actions: Callable[[], object]) -> list[Cost]:
     best = [Cost(float("inf"), float("inf"))] * len(actions)
     for _ in range(runs):
         for number, action in enumerate(actions):
-            began, before = time.perf_counter(), processor_seconds()
+            began, before = time.perf_counter(), processor_ticks()
             action()
-            elapsed, processor = time.perf_counter() - began, processor_seconds() - before
+            elapsed, after = time.perf_counter() - began, processor_ticks()
+            spent = sum(ticks - before.get(process, 0) for process, ticks in after.items())
+            processor = spent / os.sysconf("SC_CLK_TCK")
             best[number] = Cost(min(best[number].elapsed, elapsed), min(best[number].processor, processor))
     return best
 
 
-def processor_seconds() -> float:
-    """Return the processor time of this process and of all that come from it, ended ones included."""
+def processor_ticks() -> dict[int, int]:
+    """Return the processor time of this process and of all that come from it, by their numbers."""
     parents: dict[int, int] = {}
     ticks: dict[int, int] = {}
     for path in Path("/proc").glob("[0-9]*/stat"):
@@ -196,14 +198,14 @@ def processor_seconds() -> float:
         except OSError:  # ended meanwhile
             continue
         parents[int(path.parent.name)] = int(fields[1])
-        ticks[int(path.parent.name)] = sum(map(int, fields[11:15]))
+        ticks[int(path.parent.name)] = int(fields[11]) + int(fields[12])
 
     def is_ours(process: int) -> bool:
         while process not in {0, os.getpid()}:
             process = parents.get(process, 0)
         return process != 0
 
-    return sum(spent for process, spent in ticks.items() if is_ours(process)) / os.sysconf("SC_CLK_TCK")
+    return {process: spent for process, spent in ticks.items() if is_ours(process)}
 
 
 def report(action: str, data: Data, columns: str, queue: Cost, ceiling: Cost) -> None:
