@@ -12,6 +12,9 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+# Programs of Spark share its session: they run in tests/spark. Those of the guide go on from one to the next.
+SPARK_GUIDE = ROOT / "docs" / "guides" / "spark.md"
+SPARK_IMPORT = "from pyspark.sql import SparkSession"
 
 PYTHON_BLOCK = re.compile(r"^```(?:python|py)\b[^\n]*\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\(([^)#\s]+)(?:#[^)]*)?\)")
@@ -32,10 +35,13 @@ class Program:
 def programs() -> list[Program]:
     found: list[Program] = []
     for page in PAGES:
+        if page == SPARK_GUIDE:
+            continue
         text = page.read_text(encoding="utf-8")
         found += [
             Program(page, text.count("\n", 0, block.start(1)) + 1, block[1])
             for block in PYTHON_BLOCK.finditer(text)
+            if SPARK_IMPORT not in block[1]
         ]
     return found
 

@@ -10,6 +10,7 @@ from pathlib import Path, PurePosixPath
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
+PACKAGES = ("buffer", "pyspark_opendata_buffer")
 
 pytestmark = pytest.mark.slow
 
@@ -80,9 +81,9 @@ def test_it_holds_the_package_and_nothing_else(wheel: Path) -> None:
     """Every module, the marker for type checkers and the license are in it; tests and benchmarks are not."""
     with zipfile.ZipFile(wheel) as archive:
         names = [PurePosixPath(name) for name in archive.namelist()]
-    package = {str(name) for name in names if name.parts[0] == "buffer"}
-    others = {name for name in names if name.parts[0] != "buffer"}
-    sources = {str(path.relative_to(ROOT)) for path in (ROOT / "buffer").rglob("*.py")}
+    package = {str(name) for name in names if name.parts[0] in PACKAGES}
+    others = {name for name in names if name.parts[0] not in PACKAGES}
+    sources = {str(path.relative_to(ROOT)) for top in PACKAGES for path in (ROOT / top).rglob("*.py")}
     assert package == sources | {"buffer/py.typed"}
     assert all(name.parts[0].endswith(".dist-info") for name in others)
     assert {"METADATA", "WHEEL", "RECORD", "LICENSE", "entry_points.txt"} == {name.name for name in others}

@@ -9,8 +9,11 @@ from buffer.format.batch import (
     BATCH_FOOTER_BYTES,
     BATCH_VERSION,
     DEFAULT_MAX_BATCH_BYTES,
+    RecordBlock,
     decode_batch,
     encode_batch,
+    encode_block,
+    record_block,
 )
 from buffer.format.entry import NewEntry
 from buffer.format.manifest import (
@@ -29,8 +32,11 @@ __all__ = [
     "MANIFEST_VERSION",
     "ManifestView",
     "NewEntry",
+    "RecordBlock",
     "decode_batch",
     "encode_batch",
+    "encode_block",
     "next_epoch",
     "parse_manifest",
+    "record_block",
 ]

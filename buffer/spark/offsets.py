@@ -1,0 +1,58 @@
+"""Pure. What a streaming query writes into Spark's offset log: a range of sequences.
+
+An offset ends a micro-batch, and says where that one began, so that the log alone tells which entries a micro-batch
+took. Spark compares offsets as JSON text, so equal offsets must have their keys in the same order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+from buffer.errors import FormatError
+
+__all__ = ["Offset"]
+
+_VERSION: Final = 1
+_U64_MAX: Final = 2**64 - 1
+
+
+class Offset(NamedTuple):
+    """The entries from `first` to `next`, exclusive. An offset that no micro-batch ends at is empty.
+
+    Attributes:
+        first: Sequence of the first entry of the micro-batch.
+        next: Sequence after its last one; where the next micro-batch begins.
+    """
+
+    first: int
+    next: int
+
+    @property
+    def ends_micro_batch(self) -> bool:
+        """Whether a micro-batch ended here; else this is where the query began."""
+        return self.first < self.next
+
+    def to_json(self) -> dict[str, int]:
+        """Return what Spark makes JSON of."""
+        return {"version": _VERSION, "first": self.first, "next": self.next}
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, object]) -> Offset:
+        """Read an offset out of Spark's log.
+
+        Raises:
+            FormatError: It is not one that this version writes.
+        """
+        version, first, end = (value.get(key) for key in ("version", "first", "next"))
+        if version != _VERSION:
+            raise FormatError(
+                f"the checkpoint has an offset of version {version!r}, but this is version {_VERSION}: {dict(value)}"
+            )
+        for number in (first, end):
+            if not isinstance(number, int) or isinstance(number, bool) or not 0 <= number <= _U64_MAX:
+                raise FormatError(f"the checkpoint has an offset without two sequences: {dict(value)}")
+        offset = cls(first, end)  # type: ignore[arg-type]
+        if offset.first > offset.next:
+            raise FormatError(f"the checkpoint has an offset that ends before it begins: {dict(value)}")
+        return offset
