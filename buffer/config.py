@@ -170,9 +170,13 @@ def _check_path(field: str, value: str) -> None:
 def check_seconds(field: str, value: float, *, minimum: float | None = None) -> None:
     """Accept numbers above 0, or from `minimum` on; infinity is a number, NaN is not."""
     expected = "above 0" if minimum is None else f"at least {minimum:g}"
-    valid = isinstance(value, (int, float)) and not isinstance(value, bool) and not math.isnan(value)
-    # A whole number may be too large for the clocks, which count in floats.
-    if not valid or (value <= 0 if minimum is None else value < minimum) or math.inf > value > _MOST_SECONDS:
+    valid = isinstance(value, (int, float)) and not isinstance(value, bool)
+    # A whole number may be too large for the clocks, which count in floats. NaN is neither above nor below anything.
+    if (
+        not valid
+        or not (value > 0 if minimum is None else value >= minimum)
+        or math.inf > value > _MOST_SECONDS
+    ):
         raise InvalidInputError(f"{field} must be a number of seconds {expected}, but is {value!r}")
 
 

@@ -19,7 +19,7 @@ Error:
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, TypeVar
 
 __all__ = [
     "AccessDeniedError",
@@ -34,7 +34,10 @@ __all__ = [
     "QueueFullError",
     "StorageError",
     "UnknownOutcomeError",
+    "without_frames",
 ]
+
+E = TypeVar("E", bound=BaseException)
 
 
 class Error(Exception):
@@ -209,3 +212,16 @@ class QueueFullError(Error):
         self.path = path
         self.size_bytes = size_bytes
         self.limit_bytes = limit_bytes
+
+
+def without_frames(error: E) -> E:
+    """Forget where an error came from: its frames hold batches and whole manifests, and it may be kept for long."""
+    chain: list[BaseException | None] = [error]
+    seen: set[int] = set()
+    while chain:
+        link = chain.pop()
+        if link is not None and id(link) not in seen:
+            seen.add(id(link))
+            link.__traceback__ = None
+            chain += [link.__cause__, link.__context__]
+    return error

@@ -33,6 +33,7 @@ from buffer.queue import QueueConsumer
 from buffer.queue.backoff import Contention, FailureBackoff
 from buffer.queue.manifest_object import ManifestObject
 from buffer.store.base import ObjectStore, check_store
+from buffer.store.stray import stray_cancellation
 from buffer.workers import CpuWorkers
 
 __all__ = ["Consumer"]
@@ -378,14 +379,19 @@ class Consumer:
         self._cursors.hand_out(descriptors)
 
     async def _collect(self, scope: anyio.CancelScope) -> None:
+        collector = GarbageCollector(
+            self._store,
+            self._config,
+            clock=self._clock,
+            epoch=self.epoch,
+            meter_provider=self._meter_provider,
+        )
         with scope:
-            await GarbageCollector(
-                self._store,
-                self._config,
-                clock=self._clock,
-                epoch=self.epoch,
-                meter_provider=self._meter_provider,
-            ).run()
+            while True:
+                try:
+                    return await collector.run()
+                except anyio.get_cancelled_exc_class() as exc:
+                    logger.warning("collection failed: %s", await stray_cancellation(exc))
 
     def _stop_collecting(self) -> None:
         if self._collecting is not None:

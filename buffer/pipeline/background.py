@@ -20,7 +20,7 @@ from buffer.pipeline.fetching import Fetching
 from buffer.pipeline.owner import Owner
 from buffer.pipeline.progress import Progress
 from buffer.pipeline.signals import Signal
-from buffer.pipeline.stray import stray_cancellation
+from buffer.store.stray import stray_cancellation
 
 __all__ = ["Background"]
 

@@ -13,7 +13,8 @@ __all__ = ["Delivery"]
 class Delivery:
     """A batch in the caller's hands, until it says `done` or `give_back`. It is acked some time after `done`.
 
-    If it says neither, because it crashed or left the pipeline, the next consumer gets the batch again.
+    If it says neither, because it crashed or left the pipeline, the next consumer gets the batch again. Both are to be
+    called on the event loop's thread.
 
     Args:
         batch: What is delivered.

@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TypeVar
 
 from buffer.errors import Error, FencedError
 
-__all__ = ["foremost", "leaves", "sole", "without_frames"]
-
-
-E = TypeVar("E", bound=BaseException)
+__all__ = ["foremost", "leaves", "sole"]
 
 
 def leaves(group: ExceptionGroup[Exception]) -> list[Exception]:
@@ -41,20 +37,6 @@ def sole(error: BaseException) -> BaseException:
     """Return the exception that a group holds, if it holds just one, else the group."""
     while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
         error = error.exceptions[0]
-    return error
-
-
-def without_frames(error: E) -> E:
-    """Return an error that is going to be kept, without the frames that it and its causes came through.
-
-    Frames hold what their functions worked on, such as a whole batch that cannot be decoded.
-    """
-    kept: list[BaseException] = [error]
-    for one in kept:
-        one.__traceback__ = None
-        kept.extend(
-            other for other in (one.__cause__, one.__context__) if other is not None and other not in kept
-        )
     return error
 
 

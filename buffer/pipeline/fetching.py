@@ -17,8 +17,8 @@ from buffer.model import BatchDescriptor, ConsumedBatch
 from buffer.pipeline.config import PipelineConfig
 from buffer.pipeline.progress import Progress
 from buffer.pipeline.signals import Signal
-from buffer.pipeline.stray import stray_cancellation
 from buffer.queue.limits import in_time
+from buffer.store.stray import stray_cancellation
 
 __all__ = ["Fetching"]
 

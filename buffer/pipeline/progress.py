@@ -18,10 +18,9 @@ import heapq
 from collections import deque
 from collections.abc import Sequence, Set
 
-from buffer.errors import AckOrderError, Error, InvalidInputError
+from buffer.errors import AckOrderError, Error, InvalidInputError, without_frames
 from buffer.model import BatchDescriptor, ConsumedBatch
 from buffer.pipeline.config import PipelineConfig
-from buffer.pipeline.failures import without_frames
 from buffer.pipeline.watermark import Watermark
 
 __all__ = ["Progress"]

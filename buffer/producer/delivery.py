@@ -29,6 +29,7 @@ from buffer.errors import (
     QueueFullError,
     StorageError,
     UnknownOutcomeError,
+    without_frames,
 )
 from buffer.format import NewEntry, encode_batch
 from buffer.naming import BatchNamer, batch_time_ms
@@ -36,6 +37,7 @@ from buffer.producer.batch import Batch, Upload
 from buffer.queue import QueueProducer
 from buffer.queue.backoff import FailureBackoff
 from buffer.store.base import ObjectStore
+from buffer.store.stray import stray_cancellation
 from buffer.workers import CpuWorkers
 
 __all__ = ["Delivery"]
@@ -158,7 +160,7 @@ class Delivery:
             entry = NewEntry(location, batch.metadata)
             await self._put(location, batch.encoded, batch.deadline)
         except Error as exc:
-            batch.error = _without_frames(exc)
+            batch.error = without_frames(exc)
             logger.info("a batch of %d records could not be uploaded: %s", batch.record_count, exc)
         else:
             batch.upload = Upload(entry, batch_time_ms(location) or 0, named_at)
@@ -177,6 +179,8 @@ class Delivery:
                         if not exc.transient and not isinstance(exc, UnknownOutcomeError):
                             raise
                         last = exc
+                    except anyio.get_cancelled_exc_class() as exc:
+                        last = await stray_cancellation(exc, location)
                     delay = failures.delay(last)
                     logger.info("upload of %s failed, next attempt in %.3f s: %s", location, delay, last)
                     await anyio.sleep(delay)
@@ -232,7 +236,12 @@ class Delivery:
                     batch.upload = None
                     self._sealed.send_nowait(batch)
         except Error as exc:
-            self._fail(_without_frames(exc), deadline)
+            self._fail(without_frames(exc), deadline)
+        except anyio.get_cancelled_exc_class() as exc:
+            error = await stray_cancellation(exc, self._config.manifest_path)
+            if self._queue.in_doubt:
+                error = UnknownOutcomeError(f"the batch may be in the queue: {error}", path=error.path)
+            self._fail(error, deadline)
         else:
             self._most = None
             self._end_all(self._committing, sequence)
@@ -283,16 +292,3 @@ def _ran_out_of_time(error: Error) -> bool:
     if isinstance(error, UnknownOutcomeError):
         return False
     return isinstance(error, PreconditionError) or (isinstance(error, StorageError) and error.transient)
-
-
-def _without_frames(error: Error) -> Error:
-    """Forget where an error came from: its frames hold the batch and whole manifests, and it may be kept for long."""
-    chain: list[BaseException | None] = [error]
-    seen: set[int] = set()
-    while chain:
-        link = chain.pop()
-        if link is not None and id(link) not in seen:
-            seen.add(id(link))
-            link.__traceback__ = None
-            chain += [link.__cause__, link.__context__]
-    return error

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Sequence
 
 import pytest
 
-from buffer.testing import simulate
+from buffer.testing import explore, simulate
 from buffer.testing.world.run import run_seed
 from buffer.testing.world.shrink import shrink
 from buffer.testing.world.weather import KINDS
@@ -61,6 +62,26 @@ def test_a_world_without_faults_delivers_everything_once() -> None:
     assert not result.violations and not result.faults
     assert result.counts["produced"] == result.counts["durable"] > 0
     assert result.counts["not durable"] == result.counts["killed"] == 0
+
+
+@pytest.mark.parametrize(
+    ("command", "arguments"),
+    [
+        (simulate.main, ["--seeds=0"]),
+        (simulate.main, ["--seeds=-5"]),
+        (simulate.main, ["--jobs=0"]),
+        (simulate.main, ["--start=x"]),
+        (explore.main, ["--producers=-1"]),
+    ],
+)
+def test_a_run_of_nothing_is_refused(
+    command: Callable[[Sequence[str]], int], arguments: Sequence[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It would report that no promise was broken."""
+    with pytest.raises(SystemExit) as caught:
+        command(arguments)
+    assert caught.value.code == 2
+    assert "must be a whole number of at least" in capsys.readouterr().err
 
 
 @pytest.mark.slow

@@ -1,6 +1,7 @@
 """A cancellation that is nobody's, as when a store waits for a future that something else has cancelled.
 
-A task that ended of it would be missed by nobody: task groups take it for one that was told to end.
+A background task that ended of it would be missed by nobody: task groups take it for one that was told to end. In a
+caller's own task it cannot be told from the caller's cancellation, and goes on as that.
 """
 
 from __future__ import annotations
