@@ -110,6 +110,13 @@ def new_store(request: pytest.FixtureRequest, place: str) -> NewStore:
     return make
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Keep the tests of Spark together in one process: each would start a Spark of its own."""
+    for item in items:
+        if item.path.parent.name == "spark":
+            item.add_marker(pytest.mark.xdist_group("spark"))
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
     """Do not measure coverage in slow tests on event loops: it takes several times as long, for hardly a new line."""
