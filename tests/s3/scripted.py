@@ -9,6 +9,8 @@ from contextlib import asynccontextmanager
 from typing import Any
 from urllib.parse import unquote
 
+import anyio
+
 from buffer.store.s3 import S3Config, S3Store
 from buffer.testing.fault_server import FaultServer, Received, Reply, Script
 
@@ -110,3 +112,9 @@ class Bucket:
         if self.after:
             return self.after.pop(0)
         return Reply(headers={"etag": self.etag(request.body)})
+
+
+async def has_received(server: FaultServer, number: int) -> None:
+    """Wait until the server has so many whole requests."""
+    while len(server.received) < number:  # noqa: ASYNC110 - the server tells nobody
+        await anyio.sleep(0.001)

@@ -10,12 +10,16 @@ from __future__ import annotations
 
 import sqlite3
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
+from typing import TypeVar
 
 import anyio
 
-from buffer import ConsumedBatch, Consumer, ConsumerConfig, open_store
+from buffer import ConsumedBatch, Consumer, ConsumerConfig, StorageError, UnknownOutcomeError, open_store
+
+T = TypeVar("T")
 
 IDLE_SECONDS = 0.005
 READ_AHEAD = 8
@@ -77,32 +81,43 @@ class Sink:
         self._database.execute("COMMIT")
 
 
+async def persist(call: Callable[[], Awaitable[T]]) -> T:
+    """Repeat a call until it works, while the store is away for longer than its client tries."""
+    while True:
+        try:
+            return await call()
+        except StorageError as exc:
+            if not (exc.transient or isinstance(exc, UnknownOutcomeError)):
+                raise
+        await anyio.sleep(IDLE_SECONDS)
+
+
 async def serial(consumer: Consumer, sink: Sink) -> bool:
     """Move one batch from the queue to the sink; return whether there was one."""
-    batch = await consumer.next_batch()
+    batch = await persist(consumer.next_batch)
     if batch is None:
         return False
     sink.store([batch])
-    await consumer.ack(batch.sequence)
+    await persist(partial(consumer.ack, batch.sequence))
     return True
 
 
 async def ahead(consumer: Consumer, sink: Sink) -> bool:
     """Move several batches, fetched at the same time; return whether there was one."""
-    descriptors = await consumer.next_descriptors(READ_AHEAD)
+    descriptors = await persist(partial(consumer.next_descriptors, READ_AHEAD))
     if not descriptors:
         return False
     handle = consumer.fetch_handle()
     batches: dict[int, ConsumedBatch] = {}
 
     async def fetch(index: int) -> None:
-        batches[index] = await handle.fetch(descriptors[index])
+        batches[index] = await persist(partial(handle.fetch, descriptors[index]))
 
     async with anyio.create_task_group() as tasks:
         for index in range(len(descriptors)):
             tasks.start_soon(fetch, index)
     sink.store([batches[index] for index in range(len(descriptors))])
-    await consumer.ack_through(descriptors[-1].sequence)
+    await persist(partial(consumer.ack_through, descriptors[-1].sequence))
     return True
 
 

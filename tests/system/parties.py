@@ -18,6 +18,7 @@ from tests.system.test_processes import HERE, ROOT, query, receipts
 
 __all__ = [
     "Process",
+    "all_done",
     "collector",
     "consumer",
     "delivered",
@@ -101,6 +102,13 @@ def consumer(
 def collector(name: str, url: str, folder: Path, *, settings: dict[str, object], backend: str) -> Process:
     """Start a collector that runs until it is killed."""
     return Process(name, ["collector", json.dumps(settings), url, backend], folder)
+
+
+def all_done(*processes: Process) -> bool:
+    """Whether all of them have ended as they should; one that ended otherwise fails the test at once."""
+    for process in processes:
+        assert process.code in {None, 0}, process.errors
+    return all(process.code == 0 for process in processes)
 
 
 def until(condition: Callable[[], bool], *, seconds: float, what: str) -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from tests.s3.servers import Server, seaweedfs
 from tests.system.parties import (
+    all_done,
     consumer,
     delivered,
     durable_batches,
@@ -77,10 +78,9 @@ def test_nothing_is_lost_or_doubled_when_the_network_and_the_server_fail(
         proxy.upstream = port_of(server)
         proxy.heal()
 
-        until(lambda: all(process.code == 0 for process in producers), seconds=SECONDS, what="producers end")
+        until(lambda: all_done(*producers), seconds=SECONDS, what="producers end")
         (tmp_path / "stop").touch()
-        until(lambda: reader.code is not None, seconds=SECONDS, what="the consumer ends")
-        assert reader.code == 0, reader.errors
+        until(lambda: all_done(reader), seconds=SECONDS, what="the consumer ends")
         assert proxy.cuts >= 5
         manifest = server.request("GET", f"/{server.bucket}/cut/ingest/manifest").content
         everything_arrived(tmp_path, manifest, ("left", "right"), ("reader",))

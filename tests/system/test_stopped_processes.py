@@ -14,6 +14,7 @@ import pytest
 
 from tests.system.parties import (
     Process,
+    all_done,
     consumer,
     delivered,
     durable_batches,
@@ -52,10 +53,9 @@ def test_stopped_producers_go_on_where_they_were(tmp_path: Path) -> None:
             until(partial(has_got_on, tmp_path, process, more), seconds=SECONDS, what="a producer gets on")
             with process.stopped():
                 time.sleep(1.5)
-        until(lambda: all(process.code == 0 for process in producers), seconds=SECONDS, what="producers end")
+        until(lambda: all_done(*producers), seconds=SECONDS, what="producers end")
         (tmp_path / "stop").touch()
-        until(lambda: reader.code is not None, seconds=SECONDS, what="the consumer ends")
-        assert reader.code == 0, reader.errors
+        until(lambda: all_done(reader), seconds=SECONDS, what="the consumer ends")
     everything_arrived(tmp_path, (store / "ingest/manifest").read_bytes(), ("left", "right"), ("reader",))
 
 
@@ -112,11 +112,10 @@ def test_a_full_disk_holds_everybody_up_and_nothing_is_lost(tmp_path: Path) -> N
                 )
             with ended(reader):
                 until(
-                    lambda: all(process.code == 0 for process in producers),
+                    lambda: all_done(*producers),
                     seconds=SECONDS,
                     what="producers end",
                 )
                 (tmp_path / "stop").touch()
-                until(lambda: reader.code is not None, seconds=SECONDS, what="the consumer ends")
-                assert reader.code == 0, reader.errors
+                until(lambda: all_done(reader), seconds=SECONDS, what="the consumer ends")
         everything_arrived(tmp_path, (store / "ingest/manifest").read_bytes(), ("left", "right"), ("reader",))
