@@ -5,6 +5,8 @@ Source: RFC 0001, "Queue"; RFC 0003, "Fencing".
 
 from __future__ import annotations
 
+import logging
+
 import anyio
 
 from buffer.errors import FencedError, InvalidInputError
@@ -13,6 +15,8 @@ from buffer.metrics import Instruments
 from buffer.queue.manifest_object import ManifestObject
 
 __all__ = ["QueueConsumer"]
+
+logger = logging.getLogger("buffer.queue")
 
 
 class QueueConsumer:
@@ -57,12 +61,13 @@ class QueueConsumer:
             InvalidInputError: `last_acked` was never reached by this queue. Nothing was written.
             StorageError, FormatError: As `ManifestObject.update`.
         """
-        epoch = 0
+        epoch, created = 0, False
 
         def propose(view: ManifestView, in_doubt: bool) -> ManifestView:
             # A fence in doubt is not looked for, because another consumer may have written the same number:
             # raising the epoch once more fences that one too, and is harmless if the write was our own.
-            nonlocal epoch
+            nonlocal created, epoch
+            created = not self._manifest.exists
             if last_acked is not None and last_acked >= view.next_sequence and not resume_ahead:
                 raise InvalidInputError(
                     f"last_acked_sequence {last_acked} was never handed out by this queue, whose next sequence is "
@@ -74,6 +79,11 @@ class QueueConsumer:
             return raised if last_acked is None else raised.dequeue(last_acked)
 
         await self._manifest.update(propose, deadline=anyio.current_time() + self._timeout)
+        if created:
+            logger.warning(
+                "%s: there was no queue, and one has been created; a wrong path looks like this",
+                self._manifest.path,
+            )
         self._epoch = epoch
         self._show_length()
 

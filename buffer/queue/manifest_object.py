@@ -96,6 +96,11 @@ class ManifestObject:
         self.conflicts = 0
 
     @property
+    def exists(self) -> bool:
+        """Whether the manifest was there when it was last read or written."""
+        return self._etag is not None
+
+    @property
     def conflict_rate(self) -> float:
         """Conflicts by writes, from 0.0 to 1.0; 0.0 before the first write."""
         return self.conflicts / self.writes if self.writes else 0.0
