@@ -33,6 +33,15 @@ class Offset(NamedTuple):
         """Whether a micro-batch ended here; else this is where the query began."""
         return self.first < self.next
 
+    def first_after(self, begin: Offset) -> int:
+        """Return where the micro-batch begins that ends here, if Spark says that it comes after `begin`.
+
+        That is `first`, whatever today's `startSequence` is: Spark does not log where a query began, but asks for it
+        again. Only a micro-batch before it may end earlier: with asynchronous progress tracking Spark does not log
+        each of them, and after a failure repeats in one all that came after the last one that it has.
+        """
+        return min(begin.next, self.first) if begin.ends_micro_batch else self.first
+
     def to_json(self) -> dict[str, int]:
         """Return what Spark makes JSON of."""
         return {"version": _VERSION, "first": self.first, "next": self.next}

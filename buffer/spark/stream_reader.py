@@ -126,13 +126,15 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """Return the partitions of a micro-batch; after a failure exactly those entries that Spark's log names.
 
+        None if `end` is `start`, as nothing was new then.
+
         Raises:
             NotFoundError: Some have left the queue, and `failOnDataLoss` is set.
             InvalidInputError: The queue has never come as far as `end`.
             FencedError, FormatError, StorageError: As `latestOffset`.
         """
         begin, stop = Offset.from_json(start), Offset.from_json(end)
-        if stop.next <= begin.next:
+        if stop == begin or not stop.ends_micro_batch:
             return []
         queue = self._held()
         view = queue.view
@@ -141,7 +143,7 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._check_reached(view, stop.next)
         descriptors = present(
             view,
-            max(begin.next, stop.first),
+            stop.first_after(begin),
             stop.next,
             fail_on_data_loss=self._options.fail_on_data_loss,
             path=self._options.manifest_path,

@@ -188,6 +188,30 @@ def test_a_restart_reads_exactly_the_logged_range(queue: Queue, query: Query) ->
     restarted.reader.stop()
 
 
+@pytest.mark.parametrize("start", ["0", "2", "4", "6", "8"])
+def test_a_changed_start_does_not_change_a_logged_micro_batch(queue: Queue, start: str) -> None:
+    """Lowered, raised, even behind its end: it reads what was logged, and this alone is acked."""
+    queue.fill(9)
+    query = Query(queue, startSequence="4", maxBatchesPerTrigger="3")
+    end = query.latest(query.reader.initialOffset())
+    query.reader.stop()
+    restarted = Query(queue, startSequence=start)
+    begin = restarted.reader.initialOffset()
+    assert end == offset(4, 7) and begin == offset(int(start), int(start))
+    assert restarted.read(begin, end) == expected(range(4, 7))
+    assert restarted.latest(end) == offset(7, 9)
+    assert queue.view().first_sequence == 7
+    restarted.reader.stop()
+
+
+def test_micro_batches_that_were_not_logged_are_repeated_with_the_one_that_was(
+    queue: Queue, query: Query
+) -> None:
+    """As asynchronous progress tracking leaves some out: Spark then repeats from the last that it knows."""
+    queue.fill(6)
+    assert query.read(offset(0, 2), offset(4, 6)) == expected(range(2, 6))
+
+
 def test_a_logged_range_that_is_gone_fails(queue: Queue) -> None:
     """Also the very first one, whose beginning only its end tells."""
     queue.fill(4)
