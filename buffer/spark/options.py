@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 
 from buffer.config import MIB, ConsumerConfig, ProducerConfig
 from buffer.errors import InvalidInputError
+from buffer.format import DEFAULT_MAX_BATCH_BYTES
 from buffer.model import Compression
 from buffer.spark.option_text import boolean, seconds, some_text, whole
 
@@ -97,7 +98,8 @@ class Options:
     """How written batches are stored."""
 
     flush_size_bytes: int = 64 * MIB
-    """A written batch is closed once its records and metadata reach this size."""
+    """A written batch is closed once its records and metadata reach this size; of very short records earlier, before
+    their record block has more than consumers accept by default."""
 
     commit_within: float = 6 * 3600.0
     """Seconds from the first upload of a job to its commit; the collector spares its objects for so long."""
@@ -230,7 +232,7 @@ OPTIONS: Final = (
     Option("maxBatchBytes", "max_batch_bytes", Purpose.READ, whole(1, _ARROW_MAX)),
     Option("metadataColumns", "metadata_columns", Purpose.READ, boolean),
     Option("compression", "compression", Purpose.WRITE, _compression),
-    Option("flushSizeBytes", "flush_size_bytes", Purpose.WRITE, whole(1, _ARROW_MAX)),
+    Option("flushSizeBytes", "flush_size_bytes", Purpose.WRITE, whole(1, DEFAULT_MAX_BATCH_BYTES)),
     Option("commitWithin", "commit_within", Purpose.WRITE, seconds),
     Option("idempotencyKey", "idempotency_key", Purpose.BATCH_WRITE, some_text),
 )

@@ -89,6 +89,7 @@ def test_every_field_has_its_option() -> None:
         ("compression", "gzip"),
         ("fetchWorkers", "1000"),
         ("maxBatchBytes", "2147483648"),
+        ("flushSizeBytes", "268435457"),
         ("commitWithin", "1e9"),
         ("idempotencyKey", ""),
     ],
