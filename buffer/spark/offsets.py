@@ -53,8 +53,11 @@ class Offset(NamedTuple):
         Raises:
             FormatError: It is not one that this version writes.
         """
+        if not isinstance(value, Mapping):
+            raise FormatError(f"the checkpoint has an offset that is no JSON object: {value!r}")
         version, first, end = (value.get(key) for key in ("version", "first", "next"))
-        if version != _VERSION:
+        # True and 1.0 are equal to 1, but nothing that this version writes.
+        if type(version) is not int or version != _VERSION:
             raise FormatError(
                 f"the checkpoint has an offset of version {version!r}, but this is version {_VERSION}: {dict(value)}"
             )

@@ -128,6 +128,8 @@ class Options:
                     f"the option {key!r} is unknown. Known are: {_names(Purpose.ANY)}. "
                     "Credentials are no options: each node takes them from its environment"
                 )
+            if not isinstance(text, str):
+                raise InvalidInputError(f"the option {known.name!r} must be text, but is {text!r}")
             try:
                 values[known.field] = known.parse(text)
             except ValueError as exc:
@@ -175,7 +177,11 @@ class Options:
         )
 
     def _check(self) -> None:
-        parts = urlsplit(self.path)
+        try:
+            parts = urlsplit(self.path)
+        except ValueError:
+            # Python's message may quote what stands before the host, as credentials do.
+            raise InvalidInputError("the option 'path' is no URL: its host cannot be read") from None
         if "@" in parts.netloc:
             raise InvalidInputError(
                 "the option 'path' must not hold credentials: Spark shows it in plans and logs"
@@ -240,8 +246,20 @@ OPTIONS: Final = (
 
 _KNOWN: Final = {option.name.lower(): option for option in OPTIONS}
 
-# Given by Spark's users to Spark itself; a streaming sink sees it among its own.
-_SPARKS_OWN: Final = frozenset({"checkpointlocation"})
+# Not for us: a streaming sink sees where its query has its checkpoint, and a source or sink that is a table of Spark's
+# catalog sees what the catalog keeps about the table.
+_SPARKS_OWN: Final = frozenset(
+    {
+        "checkpointlocation",
+        "collation",
+        "comment",
+        "external",
+        "is_managed_location",
+        "location",
+        "owner",
+        "provider",
+    }
+)
 
 
 def _names(purpose: Purpose) -> str:
