@@ -459,10 +459,8 @@ def fetch(queue: Queue, store: FaultStore, **options: Any) -> Iterator[pa.Record
     return read_partition(partition, settings, read_schema(metadata_columns=False), lambda _: lend(store))
 
 
-@pytest.fixture
-def memory(queue: Queue) -> FaultStore:
-    """The batches of a queue in a memory store, without its manifest."""
-    queue.fill(8, records=1)
+def in_memory(queue: Queue) -> FaultStore:
+    """Return the batches of a queue in a memory store, without its manifest."""
 
     async def copy(store: Any) -> MemoryStore:
         inner = MemoryStore()
@@ -472,6 +470,13 @@ def memory(queue: Queue) -> FaultStore:
 
     queue_entries = list(queue.view())
     return FaultStore(queue.run(copy))
+
+
+@pytest.fixture
+def memory(queue: Queue) -> FaultStore:
+    """Eight batches of one record each."""
+    queue.fill(8, records=1)
+    return in_memory(queue)
 
 
 def test_a_task_fetches_ahead_and_never_touches_the_manifest(queue: Queue, memory: FaultStore) -> None:
@@ -498,6 +503,19 @@ def test_large_objects_are_fetched_one_at_a_time(
     for number, part in enumerate(fetch(queue, memory, fetch_workers=8)):
         assert part.num_rows == 1
         assert sum(memory.requests.values()) == number + 1
+
+
+def test_batches_that_get_larger_do_not_come_all_at_once(
+    queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One small batch is no promise: fetches get more as more batches are here, and few once a large one is."""
+    monkeypatch.setattr("buffer.spark.fetching.MAX_BYTES_AHEAD", 1000)
+    queue.produce([[b"x"]] + [[b"x" * 600]] * 12)
+    store = in_memory(queue)
+    started = [sum(store.requests.values()) for _ in fetch(queue, store, fetch_workers=16)]
+    # The first shows that four fit, each of which shows that only one does.
+    assert max(now - done for done, now in enumerate(started)) <= 1 + 4
+    assert started[5:] == list(range(6, 14))
 
 
 def test_a_fetch_that_fails_for_a_while_is_repeated(queue: Queue, memory: FaultStore) -> None:
