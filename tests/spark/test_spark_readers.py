@@ -116,6 +116,32 @@ def test_an_eager_query_acks_what_spark_has_committed(queue: Queue, query: Query
     assert queue.view().first_sequence == 2
 
 
+def test_an_eager_query_fails_if_spark_is_ahead_of_its_commit_log(queue: Queue) -> None:
+    """As with asynchronous progress tracking: nothing more is acked, and the error says which modes there are."""
+    queue.fill(4)
+    query = Query(queue, maxBatchesPerTrigger="1")
+    first = query.latest(query.reader.initialOffset())
+    second = query.latest(first)
+    with pytest.raises(InvalidInputError, match="use ackMode=commit or none"):
+        query.latest(second)
+    assert queue.view().first_sequence == 1
+    query.reader.commit(first)
+    assert query.latest(second) == offset(2, 3)
+    query.reader.stop()
+
+
+@pytest.mark.parametrize("mode", ["commit", "none"])
+def test_other_queries_may_be_asked_ahead(queue: Queue, mode: str) -> None:
+    """They do not ack before Spark says so."""
+    queue.fill(4)
+    query = Query(queue, maxBatchesPerTrigger="1", ackMode=mode)
+    at = query.reader.initialOffset()
+    for _ in range(4):
+        at = query.latest(at)
+    assert at == offset(3, 4) and queue.view().first_sequence == 0
+    query.reader.stop()
+
+
 def test_asking_again_acks_nothing_more(queue: Queue, query: Query) -> None:
     """Spark may ask three times before it reads."""
     queue.fill(2)
@@ -316,6 +342,7 @@ def test_available_now_ends_where_the_queue_ended_when_it_began(queue: Queue) ->
     ends, at = [], query.reader.initialOffset()
     while (end := query.latest(at)) != at:
         ends.append(end)
+        query.reader.commit(at)
         at = end
     assert ends == [offset(0, 2), offset(2, 4), offset(4, 5)]
     assert queue.view().first_sequence == 5
