@@ -56,10 +56,10 @@ class Options:
     """URL of the store, as `open_store` takes it."""
 
     manifest_path: str = "ingest/manifest"
-    """Key of the queue manifest."""
+    """Key of the queue manifest. A second queue in one store needs its own, and its own `data_path_prefix`."""
 
     data_path_prefix: str = "ingest"
-    """Key prefix of batch objects."""
+    """Key prefix of batch objects; no two queues may share one, as each one's collector deletes the other's objects."""
 
     start_sequence: int = 0
     """First sequence to read; 0 is the earliest entry there is. A stream takes it from its checkpoint, if it has one."""
@@ -246,20 +246,8 @@ OPTIONS: Final = (
 
 _KNOWN: Final = {option.name.lower(): option for option in OPTIONS}
 
-# Not for us: a streaming sink sees where its query has its checkpoint, and a source or sink that is a table of Spark's
-# catalog sees what the catalog keeps about the table.
-_SPARKS_OWN: Final = frozenset(
-    {
-        "checkpointlocation",
-        "collation",
-        "comment",
-        "external",
-        "is_managed_location",
-        "location",
-        "owner",
-        "provider",
-    }
-)
+# Given by Spark's users to Spark itself; a streaming sink sees it among its own.
+_SPARKS_OWN: Final = frozenset({"checkpointlocation"})
 
 
 def _names(purpose: Purpose) -> str:

@@ -20,6 +20,7 @@ from buffer import (
     MemoryStore,
     NotFoundError,
     StorageError,
+    encode_batch,
 )
 from buffer.spark import OpendataBufferDataSource, Options
 from buffer.spark.batch_reader import QueueReader
@@ -484,6 +485,46 @@ def fetch(queue: Queue, store: FaultStore, **options: Any) -> Iterator[pa.Record
     partition = BatchPartition(tuple(queue.view()))
     settings = Options(path=queue.url, **options)
     return read_partition(partition, settings, read_schema(metadata_columns=False), lambda _: lend(store))
+
+
+def test_a_batch_without_records_in_the_place_of_a_broken_one_mends_a_query(queue: Queue) -> None:
+    """With its own checkpoint, which repeats the micro-batch: nothing before or behind it is left out."""
+    queue.fill(5)
+    location = queue.view().after(1, 1)[0].location
+    queue.put(location, b"no batch at all")
+    query = Query(queue)
+    end = query.latest(query.reader.initialOffset())
+    with pytest.raises(FormatError):
+        query.read(query.reader.initialOffset(), end)
+    query.reader.stop()
+    queue.put(location, encode_batch([]))
+    again = Query(queue)
+    assert again.read(again.reader.initialOffset(), end) == expected(range(2)) + expected(range(3, 5))
+    again.reader.stop()
+
+
+def test_a_batch_read_up_to_a_broken_batch_and_a_query_behind_it_leave_nothing_else_out(
+    queue: Queue,
+) -> None:
+    """The micro-batch that failed was not acked, so what is good in it is there for the batch read."""
+    queue.fill(6)
+    # The one with sequence 3.
+    queue.put(queue.view().after(2, 1)[0].location, b"no batch at all")
+    query = Query(queue, maxBatchesPerTrigger="2")
+    first = query.latest(query.reader.initialOffset())
+    second = query.latest(first)
+    with pytest.raises(FormatError):
+        query.read(first, second)
+    query.reader.stop()
+    assert second == offset(2, 4) and queue.view().first_sequence == 2
+    before = snapshot(queue, startSequence="2", endSequence="3")
+    assert [payload for _, _, payload in rows(before)] == expected(range(2, 3))
+    behind = Query(queue, startSequence="4")
+    end = behind.latest(behind.reader.initialOffset())
+    assert behind.read(behind.reader.initialOffset(), end) == expected(range(4, 6))
+    behind.latest(end)
+    assert not queue.view()
+    behind.reader.stop()
 
 
 def in_memory(queue: Queue) -> FaultStore:
