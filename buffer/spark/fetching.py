@@ -29,7 +29,10 @@ __all__ = ["read_partition"]
 logger = logging.getLogger("buffer.spark")
 
 MAX_BYTES_AHEAD: Final = 256 * MIB
-"""Stored bytes that one task holds or has on their way, unless a single batch has more."""
+"""Stored bytes that one task holds or has on their way, as far as the batches seen so far foretell those to come."""
+
+_GROWTH: Final = 4
+"""Fetches at the same time, for each batch that has shown its size."""
 
 _LARGEST_KEPT_BYTES: Final = 32 * MIB - 64 * 1024
 
@@ -77,7 +80,8 @@ class _FetchAhead:
     """Iterates over the objects of a partition in order, and fetches the next ones meanwhile.
 
     How large a batch is shows only once it is here. So one is fetched first, and then as many at a time as fit
-    `MAX_BYTES_AHEAD` if all were as large as the largest so far.
+    `MAX_BYTES_AHEAD` if all were as large as the largest so far. Where batches get larger, those that were under way
+    by then may have more; their number is bounded by `fetch_workers`, and by `_GROWTH` for each batch that is here.
     """
 
     def __init__(
@@ -93,7 +97,8 @@ class _FetchAhead:
         self._workers = options.fetch_workers
         self._coming = deque(descriptors)
         self._fetching: deque[Future[RawBatch | None]] = deque()
-        self._largest: int | None = None
+        self._largest = 0
+        self._arrived = 0
         self._rng = random.Random()
 
     def __iter__(self) -> Iterator[RawBatch]:
@@ -101,7 +106,6 @@ class _FetchAhead:
             self._fill()
             raw = self._fetching.popleft().result()
             if raw is not None:
-                self._largest = max(self._largest or 1, len(raw.data))
                 # Behind the batch in hand, not instead of it: decoding it takes a while.
                 self._fill(in_hand=1)
                 yield raw
@@ -112,13 +116,14 @@ class _FetchAhead:
             future.cancel()
 
     def _fill(self, *, in_hand: int = 0) -> None:
-        room = 1 if self._largest is None else min(self._workers, MAX_BYTES_AHEAD // self._largest - in_hand)
+        room = MAX_BYTES_AHEAD // max(1, self._largest) - in_hand
+        room = min(self._workers, _GROWTH * self._arrived, room)
         while self._coming and len(self._fetching) < max(room, 1 - in_hand):
             self._fetching.append(self._portal.start_task_soon(self._fetch, self._coming.popleft()))
 
     async def _fetch(self, descriptor: BatchDescriptor) -> RawBatch | None:
         try:
-            return await persist(lambda: self._handle.fetch_raw(descriptor), rng=self._rng)
+            raw = await persist(lambda: self._handle.fetch_raw(descriptor), rng=self._rng)
         except NotFoundError as exc:
             if self._fail_on_data_loss:
                 exc.add_note(
@@ -129,3 +134,7 @@ class _FetchAhead:
                 raise
             logger.warning("sequence %d is skipped: %s", descriptor.sequence, exc)
             return None
+        # As soon as it is here, not when its turn comes: those ahead of it should not ask for more than fits.
+        self._largest = max(self._largest, len(raw.data))
+        self._arrived += 1
+        return raw

@@ -33,6 +33,15 @@ class Offset(NamedTuple):
         """Whether a micro-batch ended here; else this is where the query began."""
         return self.first < self.next
 
+    def first_after(self, begin: Offset) -> int:
+        """Return where the micro-batch begins that ends here, if Spark says that it comes after `begin`.
+
+        That is `first`, whatever today's `startSequence` is: Spark does not log where a query began, but asks for it
+        again. Only a micro-batch before it may end earlier: with asynchronous progress tracking Spark does not log
+        each of them, and after a failure repeats in one all that came after the last one that it has.
+        """
+        return min(begin.next, self.first) if begin.ends_micro_batch else self.first
+
     def to_json(self) -> dict[str, int]:
         """Return what Spark makes JSON of."""
         return {"version": _VERSION, "first": self.first, "next": self.next}
@@ -44,8 +53,11 @@ class Offset(NamedTuple):
         Raises:
             FormatError: It is not one that this version writes.
         """
+        if not isinstance(value, Mapping):
+            raise FormatError(f"the checkpoint has an offset that is no JSON object: {value!r}")
         version, first, end = (value.get(key) for key in ("version", "first", "next"))
-        if version != _VERSION:
+        # True and 1.0 are equal to 1, but nothing that this version writes.
+        if type(version) is not int or version != _VERSION:
             raise FormatError(
                 f"the checkpoint has an offset of version {version!r}, but this is version {_VERSION}: {dict(value)}"
             )

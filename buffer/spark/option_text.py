@@ -20,9 +20,12 @@ def whole(minimum: int, maximum: int) -> Callable[[str], int]:
     """Return what reads a whole number between two others, both included."""
 
     def parse(text: str) -> int:
-        if not (text.isascii() and text.isdigit() and minimum <= int(text) <= maximum):
+        digits = text.lstrip("0") or "0"
+        # Python refuses to make numbers of very many digits.
+        sensible = text.isascii() and text.isdigit() and len(digits) <= len(str(maximum))
+        if not (sensible and minimum <= int(digits) <= maximum):
             raise ValueError(f"a whole number from {minimum} to {maximum}")
-        return int(text)
+        return int(digits)
 
     return parse
 

@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 
 from buffer.config import MIB, ConsumerConfig, ProducerConfig
 from buffer.errors import InvalidInputError
+from buffer.format import DEFAULT_MAX_BATCH_BYTES
 from buffer.model import Compression
 from buffer.spark.option_text import boolean, seconds, some_text, whole
 
@@ -55,10 +56,10 @@ class Options:
     """URL of the store, as `open_store` takes it."""
 
     manifest_path: str = "ingest/manifest"
-    """Key of the queue manifest."""
+    """Key of the queue manifest. A second queue in one store needs its own, and its own `data_path_prefix`."""
 
     data_path_prefix: str = "ingest"
-    """Key prefix of batch objects."""
+    """Key prefix of batch objects; no two queues may share one, as each one's collector deletes the other's objects."""
 
     start_sequence: int = 0
     """First sequence to read; 0 is the earliest entry there is. A stream takes it from its checkpoint, if it has one."""
@@ -97,7 +98,8 @@ class Options:
     """How written batches are stored."""
 
     flush_size_bytes: int = 64 * MIB
-    """A written batch is closed once its records and metadata reach this size."""
+    """A written batch is closed once its records and metadata reach this size; of very short records earlier, before
+    their record block has more than consumers accept by default."""
 
     commit_within: float = 6 * 3600.0
     """Seconds from the first upload of a job to its commit; the collector spares its objects for so long."""
@@ -126,6 +128,8 @@ class Options:
                     f"the option {key!r} is unknown. Known are: {_names(Purpose.ANY)}. "
                     "Credentials are no options: each node takes them from its environment"
                 )
+            if not isinstance(text, str):
+                raise InvalidInputError(f"the option {known.name!r} must be text, but is {text!r}")
             try:
                 values[known.field] = known.parse(text)
             except ValueError as exc:
@@ -173,7 +177,11 @@ class Options:
         )
 
     def _check(self) -> None:
-        parts = urlsplit(self.path)
+        try:
+            parts = urlsplit(self.path)
+        except ValueError:
+            # Python's message may quote what stands before the host, as credentials do.
+            raise InvalidInputError("the option 'path' is no URL: its host cannot be read") from None
         if "@" in parts.netloc:
             raise InvalidInputError(
                 "the option 'path' must not hold credentials: Spark shows it in plans and logs"
@@ -230,7 +238,7 @@ OPTIONS: Final = (
     Option("maxBatchBytes", "max_batch_bytes", Purpose.READ, whole(1, _ARROW_MAX)),
     Option("metadataColumns", "metadata_columns", Purpose.READ, boolean),
     Option("compression", "compression", Purpose.WRITE, _compression),
-    Option("flushSizeBytes", "flush_size_bytes", Purpose.WRITE, whole(1, _ARROW_MAX)),
+    Option("flushSizeBytes", "flush_size_bytes", Purpose.WRITE, whole(1, DEFAULT_MAX_BATCH_BYTES)),
     Option("commitWithin", "commit_within", Purpose.WRITE, seconds),
     Option("idempotencyKey", "idempotency_key", Purpose.BATCH_WRITE, some_text),
 )

@@ -29,12 +29,13 @@ from buffer.format.columns import repeats
 from buffer.format.records import read_records
 from buffer.spark.plain_page import read_page
 
-__all__ = ["Positions", "cuts", "decode", "frame"]
+__all__ = ["PREFIX_BYTES", "Positions", "cuts", "decode", "frame"]
 
 Positions = npt.NDArray[np.int64]
 
 _LENGTH: Final = Struct("<I")
-_PREFIX_BYTES: Final = _LENGTH.size
+PREFIX_BYTES: Final = _LENGTH.size
+"""Bytes that a record block has in front of each record."""
 
 _LONG_RECORD_BYTES: Final = 2048
 """Length on average from which hopping is the shorter way."""
@@ -55,7 +56,7 @@ def decode(block: RecordBlock, *, max_rows: int, max_bytes: int) -> Iterator[pa.
     """
     data, end, count = block.data, block.end, block.count
     # A count is believed only as far as there is a length for each record.
-    if count and count * _PREFIX_BYTES <= end:
+    if count and count * PREFIX_BYTES <= end:
         positions = _locate_uniform(data, end, count)
         if positions is None and end < count * _LONG_RECORD_BYTES:
             arrays = read_page(block, max(1, min(max_rows, count * max_bytes // end)))
@@ -90,13 +91,13 @@ def cuts(sizes: npt.NDArray[np.integer], max_rows: int, max_bytes: int) -> Itera
 def frame(records: pa.Array) -> pa.Buffer:
     """Return the part of a record block that holds these records, a `large_binary` array without nulls."""
     lengths = pc.binary_length(records).to_numpy(zero_copy_only=False).astype("<u4")
-    offsets = np.arange(0, _PREFIX_BYTES * (len(records) + 1), _PREFIX_BYTES, dtype=np.int64)
+    offsets = np.arange(0, PREFIX_BYTES * (len(records) + 1), PREFIX_BYTES, dtype=np.int64)
     prefixes = pa.Array.from_buffers(
         pa.large_binary(), len(records), [None, pa.py_buffer(offsets), pa.py_buffer(lengths)]
     )
     framed = pc.binary_join_element_wise(prefixes, records, pa.scalar(b"", pa.large_binary()))
     # The elements of a new array lie one behind the other, which is what a block is.
-    return framed.buffers()[2].slice(0, int(lengths.sum(dtype=np.int64)) + _PREFIX_BYTES * len(records))
+    return framed.buffers()[2].slice(0, int(lengths.sum(dtype=np.int64)) + PREFIX_BYTES * len(records))
 
 
 def _take(data: bytes, positions: Positions, max_rows: int, max_bytes: int) -> Iterator[pa.Array]:
@@ -107,7 +108,7 @@ def _take(data: bytes, positions: Positions, max_rows: int, max_bytes: int) -> I
         # Lengths and records in turn are themselves the elements of one array; every second one is a record.
         offsets = np.empty(2 * records + 1, dtype=np.int32)
         offsets[0::2] = positions[start : stop + 1] - base
-        offsets[1::2] = offsets[0:-1:2] + _PREFIX_BYTES
+        offsets[1::2] = offsets[0:-1:2] + PREFIX_BYTES
         values = pa.py_buffer(data).slice(int(base), int(positions[stop] - base))
         mixed = pa.Array.from_buffers(pa.binary(), 2 * records, [None, pa.py_buffer(offsets), values])
         yield mixed.take(pa.array(np.arange(1, 2 * records, 2, dtype=np.int32)))
@@ -115,8 +116,8 @@ def _take(data: bytes, positions: Positions, max_rows: int, max_bytes: int) -> I
 
 def _locate_uniform(data: bytes, end: int, count: int) -> Positions | None:
     """Return the positions if all records are equally long."""
-    prefix = data[:_PREFIX_BYTES]
-    stride = _PREFIX_BYTES + int.from_bytes(prefix, "little")
+    prefix = data[:PREFIX_BYTES]
+    stride = PREFIX_BYTES + int.from_bytes(prefix, "little")
     if stride * count != end or not repeats(data, 0, stride, count, prefix):
         return None
     return np.arange(0, end + 1, stride, dtype=np.int64)
@@ -130,7 +131,7 @@ def _hop(data: bytes, end: int, count: int) -> Positions | None:
     at = 0
     try:
         for _ in range(count):
-            at += _PREFIX_BYTES + unpack(data, at)[0]
+            at += PREFIX_BYTES + unpack(data, at)[0]
             add(at)
     except struct.error:
         return None

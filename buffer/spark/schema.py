@@ -45,9 +45,13 @@ def check_read_schema(schema: StructType) -> StructType:
     """Return a schema that a user gave, in any order and with any of the columns.
 
     Raises:
-        InvalidInputError: A column is unknown, appears twice, has another type, or may be null against its word.
+        InvalidInputError: There is no column, or one is unknown, appears twice, has another type, or may be null
+            against its word.
     """
     names = schema.fieldNames()
+    if not names:
+        # Arrow's record batches would have no rows either.
+        raise InvalidInputError(f"the schema has no column; the queue has {', '.join(_READABLE)}")
     for column in schema.fields:
         expected = _READABLE.get(column.name)
         if expected is None:

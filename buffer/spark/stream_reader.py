@@ -7,6 +7,9 @@ the queue, and only the driver's ever gets there.
 Acks follow Spark's commit log. Spark asks for the latest offset from the end of the last micro-batch in that log, so
 everything below may go; with `AckMode.EAGER` it goes then. Spark's own word, `commit`, comes when the next micro-batch
 is planned, and may be left out altogether, so acks are cumulative.
+
+With asynchronous progress tracking Spark asks ahead of its commit log. Nothing tells us directly, but then it also
+leaves out words: without it, no second micro-batch follows a first before Spark has said that the first one is done.
 """
 
 from __future__ import annotations
@@ -27,6 +30,7 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from buffer.errors import InvalidInputError
 from buffer.format import ManifestView
 from buffer.spark.bridge import Opener, open_in_thread
 from buffer.spark.fetching import read_partition
@@ -54,6 +58,9 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._schema = schema
         self._opener = opener
         self._target: int | None = None
+        # The last micro-batch that was answered with, by where it begins and ends; how far Spark's word has come.
+        self._answered: tuple[Offset, Offset] | None = None
+        self._committed = 0
         self._exit: ExitStack | None = None
         self._portal: BlockingPortal
         self._queue: QueueHold
@@ -91,12 +98,14 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         Raises:
             FencedError: Another query or consumer has taken over.
             NotFoundError: Entries that should come now have left the queue.
-            InvalidInputError: The queue has never come as far as `start`.
+            InvalidInputError: The queue has never come as far as `start`; or Spark asks ahead of its commit log, and
+                the query is `AckMode.EAGER`.
             FormatError, StorageError: The manifest, or `start`, cannot be read.
         """
         begin = Offset.from_json(start)
         queue = self._held()
         self._check_reached(queue.view, begin.next)
+        self._check_in_step(begin)
         if begin.ends_micro_batch and self._options.ack_mode is AckMode.EAGER:
             self._portal.call(queue.ack_below, begin.next)
         if self._target is not None and begin.next >= self._target:
@@ -114,7 +123,9 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return start
         if not isinstance(limit, ReadAllAvailable):
             end = self._admit(queue, first, end)
-        return Offset(first, end).to_json()
+        answer = Offset(first, end)
+        self._answered = begin, answer
+        return answer.to_json()
 
     def reportLatestOffset(self) -> dict[str, int] | None:  # noqa: N802 - Spark's name
         """Return the end of the queue as last seen, for Spark's progress; no request is made."""
@@ -126,13 +137,15 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """Return the partitions of a micro-batch; after a failure exactly those entries that Spark's log names.
 
+        None if `end` is `start`, as nothing was new then.
+
         Raises:
             NotFoundError: Some have left the queue, and `failOnDataLoss` is set.
             InvalidInputError: The queue has never come as far as `end`.
             FencedError, FormatError, StorageError: As `latestOffset`.
         """
         begin, stop = Offset.from_json(start), Offset.from_json(end)
-        if stop.next <= begin.next:
+        if stop == begin or not stop.ends_micro_batch:
             return []
         queue = self._held()
         view = queue.view
@@ -141,7 +154,7 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._check_reached(view, stop.next)
         descriptors = present(
             view,
-            max(begin.next, stop.first),
+            stop.first_after(begin),
             stop.next,
             fail_on_data_loss=self._options.fail_on_data_loss,
             path=self._options.manifest_path,
@@ -165,6 +178,7 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         done = Offset.from_json(end)
         queue = self._held()
         self._check_reached(queue.view, done.next)
+        self._committed = max(self._committed, done.next)
         self._portal.call(queue.ack_below, done.next)
 
     def stop(self) -> None:
@@ -180,6 +194,22 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._options.max_bytes_per_trigger is not None:
             end = self._portal.call(queue.end_within, self._options.max_bytes_per_trigger, first, end)
         return end
+
+    def _check_in_step(self, begin: Offset) -> None:
+        """Raise `InvalidInputError` if Spark is seen to be ahead of its commit log while acks rely on that log.
+
+        In step, Spark asks from a, commits a, plans and runs a to b, and asks from b. Out of step it sometimes leaves
+        out the second. After a restart it runs a to b without having asked from a, which is in step.
+        """
+        if self._options.ack_mode is not AckMode.EAGER or self._answered is None:
+            return
+        before, answer = self._answered
+        if answer == begin and before.ends_micro_batch and self._committed < before.next:
+            raise InvalidInputError(
+                f"Spark asks for what comes after sequence {begin.next - 1}, and has not said that those before "
+                f"{before.next} are done: it runs ahead of its commit log, as with asyncProgressTrackingEnabled. "
+                "ackMode=eager would ack what Spark may have to read again: use ackMode=commit or none"
+            )
 
     def _check_reached(self, view: ManifestView, sequence: int) -> None:
         check_reached(view, sequence, path=self._options.manifest_path)

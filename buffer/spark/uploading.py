@@ -47,6 +47,7 @@ def write_partition(
         StorageError: A batch could not be uploaded for `PATIENCE` seconds.
     """
     rng = random.Random()
+    config = options.producer_config
     namer = MarkedNamer(
         options.data_path_prefix, mark, commit_within=options.commit_within, clock=clock, rng=rng
     )
@@ -56,7 +57,13 @@ def write_partition(
     with open_in_thread(opener, options.path) as (portal, store):
         uploader = _Uploader(store, namer, rng=rng)
         try:
-            for batch in cut_batches(rows, flush_size_bytes=options.flush_size_bytes, clock=clock):
+            batches = cut_batches(
+                rows,
+                flush_size_bytes=config.flush_size_bytes,
+                max_block_bytes=config.max_batch_bytes,
+                clock=clock,
+            )
+            for batch in batches:
                 records += batch.records
                 data = batch.encode(options.compression)
                 if len(uploads) == UPLOADS_AT_ONCE:

@@ -28,6 +28,7 @@ from tests.helpers import MANIFEST, read_manifest
 pytestmark = pytest.mark.virtual_time
 
 OPTIONS = Options(path="s3://q")
+ORPHAN = "ingest/00000000000000000000000000.batch"
 WATCHING = Options(path="s3://q", ack_mode=AckMode.NONE)
 
 
@@ -239,8 +240,7 @@ async def test_the_collector_runs_while_the_queue_is_held() -> None:
     """A query is the queue's consumer, and nobody else cleans up."""
     clock = LoopClock()
     memory = MemoryStore(clock=clock)
-    orphan = "ingest/00000000000000000000000000.batch"
-    await memory.put(orphan, b"never enqueued")
+    await memory.put(ORPHAN, b"never enqueued")
     store = FaultStore(memory)
     hold = QueueHold(store, OPTIONS, clock=clock)
     await hold.take()
@@ -248,7 +248,55 @@ async def test_the_collector_runs_while_the_queue_is_held() -> None:
         tasks.start_soon(hold.collect)
         await anyio.sleep(1000.0)
         tasks.cancel_scope.cancel()
-    assert store.requests["delete", orphan] == 1
+    assert store.requests["delete", ORPHAN] == 1
+
+
+async def held_beside_an_old_orphan(store: FaultStore, clock: LoopClock) -> QueueHold:
+    """A hold, taken when an object that no entry ever named is old enough to be deleted."""
+    await store.put(ORPHAN, b"never enqueued")
+    await anyio.sleep(601.0)
+    hold = QueueHold(store, OPTIONS, clock=clock)
+    await hold.take()
+    return hold
+
+
+async def test_a_query_that_ends_soon_has_collected() -> None:
+    """What earlier ones left behind; they end before a collector's first interval does."""
+    clock = LoopClock()
+    store = FaultStore(MemoryStore(clock=clock))
+    hold = await held_beside_an_old_orphan(store, clock)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(hold.collect)
+        await anyio.sleep(1.0)
+        assert store.requests["delete", ORPHAN] == 1
+        tasks.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize("fault", [unavailable(), FailBefore(RuntimeError("not one of ours"))])
+async def test_a_first_collection_that_fails_is_made_up_for(
+    fault: FailBefore, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is logged, the query goes on, and the next interval's does the work."""
+    clock = LoopClock()
+    store = FaultStore(MemoryStore(clock=clock))
+    hold = await held_beside_an_old_orphan(store, clock)
+    store.inject("list", fault)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(hold.collect)
+        await anyio.sleep(1.0)
+        assert store.requests["delete", ORPHAN] == 0
+        assert "collection failed, next attempt in 300 s" in caplog.text
+        await anyio.sleep(300.0)
+        assert store.requests["delete", ORPHAN] == 1
+        tasks.cancel_scope.cancel()
+
+
+async def test_a_query_that_was_fenced_at_once_collects_nothing() -> None:
+    """The queue is the other one's, and so is the collecting."""
+    store = FaultStore(MemoryStore())
+    async with held(store) as first, held(store):
+        await first.collect()
+        assert not any(operation == "delete" for operation, _ in store.requests)
 
 
 async def test_a_take_without_an_answer_takes_again() -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+import traceback
 from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -79,6 +81,7 @@ def test_every_field_has_its_option() -> None:
         ("startSequence", "1.0"),
         ("startSequence", ""),
         ("startSequence", "٣"),
+        ("startSequence", "9" * 5000),
         ("maxBatchesPerTrigger", "0"),
         ("minPollInterval", "0"),
         ("minPollInterval", "nan"),
@@ -89,6 +92,7 @@ def test_every_field_has_its_option() -> None:
         ("compression", "gzip"),
         ("fetchWorkers", "1000"),
         ("maxBatchBytes", "2147483648"),
+        ("flushSizeBytes", "268435457"),
         ("commitWithin", "1e9"),
         ("idempotencyKey", ""),
     ],
@@ -99,6 +103,19 @@ def test_a_wrong_value_is_refused_by_name(name: str, value: str) -> None:
         Options.parse(PATH | {name: value})
 
 
+@pytest.mark.parametrize("value", [None, 5, True])
+def test_a_value_that_is_no_text_is_refused_by_name(value: Any) -> None:
+    """Spark makes text of all that it is given; nothing else gets further than here."""
+    with pytest.raises(InvalidInputError, match=f"'startSequence' must be text, but is {value}"):
+        Options.parse(PATH | {"startSequence": value})
+
+
+def test_zeros_in_front_do_not_matter() -> None:
+    """However many there are."""
+    assert Options.parse(PATH | {"startSequence": "0" * 5000 + "7"}).start_sequence == 7
+    assert Options.parse(PATH | {"startSequence": "000"}).start_sequence == 0
+
+
 def test_an_unknown_option_is_refused_with_the_list_of_known_ones() -> None:
     """A misspelt option is an error, not a default."""
     with pytest.raises(InvalidInputError, match=r"'maxBatchPerTrigger' is unknown.*maxBatchesPerTrigger"):
@@ -107,11 +124,12 @@ def test_an_unknown_option_is_refused_with_the_list_of_known_ones() -> None:
 
 def test_secrets_given_as_options_are_not_repeated() -> None:
     """Neither an unknown option's value nor a URL with credentials reaches a message or a log."""
-    for wrong in ({"aws_secret_access_key": "hunter2"}, {"path": "s3://key:hunter2@bucket/q"}):
+    no_urls = ({"path": "s3://key:hunter2@[::1/q"}, {"path": "s3://key:hunter2@buck\u2100t/q"})
+    for wrong in ({"aws_secret_access_key": "hunter2"}, {"path": "s3://key:hunter2@bucket/q"}, *no_urls):
         with pytest.raises(InvalidInputError) as caught:
             Options.parse(PATH | wrong)
-        assert "hunter2" not in str(caught.value)
-        assert "environment" in str(caught.value) or "credentials" in str(caught.value)
+        assert "hunter2" not in "".join(traceback.format_exception(caught.value, limit=0))
+        assert re.search("environment|credentials|no URL", str(caught.value))
 
 
 def test_an_option_of_another_use_is_refused() -> None:

@@ -20,6 +20,7 @@ from buffer import (
     MemoryStore,
     NotFoundError,
     StorageError,
+    encode_batch,
 )
 from buffer.spark import OpendataBufferDataSource, Options
 from buffer.spark.batch_reader import QueueReader
@@ -116,6 +117,32 @@ def test_an_eager_query_acks_what_spark_has_committed(queue: Queue, query: Query
     assert queue.view().first_sequence == 2
 
 
+def test_an_eager_query_fails_if_spark_is_ahead_of_its_commit_log(queue: Queue) -> None:
+    """As with asynchronous progress tracking: nothing more is acked, and the error says which modes there are."""
+    queue.fill(4)
+    query = Query(queue, maxBatchesPerTrigger="1")
+    first = query.latest(query.reader.initialOffset())
+    second = query.latest(first)
+    with pytest.raises(InvalidInputError, match="use ackMode=commit or none"):
+        query.latest(second)
+    assert queue.view().first_sequence == 1
+    query.reader.commit(first)
+    assert query.latest(second) == offset(2, 3)
+    query.reader.stop()
+
+
+@pytest.mark.parametrize("mode", ["commit", "none"])
+def test_other_queries_may_be_asked_ahead(queue: Queue, mode: str) -> None:
+    """They do not ack before Spark says so."""
+    queue.fill(4)
+    query = Query(queue, maxBatchesPerTrigger="1", ackMode=mode)
+    at = query.reader.initialOffset()
+    for _ in range(4):
+        at = query.latest(at)
+    assert at == offset(3, 4) and queue.view().first_sequence == 0
+    query.reader.stop()
+
+
 def test_asking_again_acks_nothing_more(queue: Queue, query: Query) -> None:
     """Spark may ask three times before it reads."""
     queue.fill(2)
@@ -186,6 +213,30 @@ def test_a_restart_reads_exactly_the_logged_range(queue: Queue, query: Query) ->
     assert restarted.read(restarted.reader.initialOffset(), end) == expected(range(3))
     assert restarted.read(end, offset(3, 5)) == expected(range(3, 5))
     restarted.reader.stop()
+
+
+@pytest.mark.parametrize("start", ["0", "2", "4", "6", "8"])
+def test_a_changed_start_does_not_change_a_logged_micro_batch(queue: Queue, start: str) -> None:
+    """Lowered, raised, even behind its end: it reads what was logged, and this alone is acked."""
+    queue.fill(9)
+    query = Query(queue, startSequence="4", maxBatchesPerTrigger="3")
+    end = query.latest(query.reader.initialOffset())
+    query.reader.stop()
+    restarted = Query(queue, startSequence=start)
+    begin = restarted.reader.initialOffset()
+    assert end == offset(4, 7) and begin == offset(int(start), int(start))
+    assert restarted.read(begin, end) == expected(range(4, 7))
+    assert restarted.latest(end) == offset(7, 9)
+    assert queue.view().first_sequence == 7
+    restarted.reader.stop()
+
+
+def test_micro_batches_that_were_not_logged_are_repeated_with_the_one_that_was(
+    queue: Queue, query: Query
+) -> None:
+    """As asynchronous progress tracking leaves some out: Spark then repeats from the last that it knows."""
+    queue.fill(6)
+    assert query.read(offset(0, 2), offset(4, 6)) == expected(range(2, 6))
 
 
 def test_a_logged_range_that_is_gone_fails(queue: Queue) -> None:
@@ -292,6 +343,7 @@ def test_available_now_ends_where_the_queue_ended_when_it_began(queue: Queue) ->
     ends, at = [], query.reader.initialOffset()
     while (end := query.latest(at)) != at:
         ends.append(end)
+        query.reader.commit(at)
         at = end
     assert ends == [offset(0, 2), offset(2, 4), offset(4, 5)]
     assert queue.view().first_sequence == 5
@@ -435,10 +487,48 @@ def fetch(queue: Queue, store: FaultStore, **options: Any) -> Iterator[pa.Record
     return read_partition(partition, settings, read_schema(metadata_columns=False), lambda _: lend(store))
 
 
-@pytest.fixture
-def memory(queue: Queue) -> FaultStore:
-    """The batches of a queue in a memory store, without its manifest."""
-    queue.fill(8, records=1)
+def test_a_batch_without_records_in_the_place_of_a_broken_one_mends_a_query(queue: Queue) -> None:
+    """With its own checkpoint, which repeats the micro-batch: nothing before or behind it is left out."""
+    queue.fill(5)
+    location = queue.view().after(1, 1)[0].location
+    queue.put(location, b"no batch at all")
+    query = Query(queue)
+    end = query.latest(query.reader.initialOffset())
+    with pytest.raises(FormatError):
+        query.read(query.reader.initialOffset(), end)
+    query.reader.stop()
+    queue.put(location, encode_batch([]))
+    again = Query(queue)
+    assert again.read(again.reader.initialOffset(), end) == expected(range(2)) + expected(range(3, 5))
+    again.reader.stop()
+
+
+def test_a_batch_read_up_to_a_broken_batch_and_a_query_behind_it_leave_nothing_else_out(
+    queue: Queue,
+) -> None:
+    """The micro-batch that failed was not acked, so what is good in it is there for the batch read."""
+    queue.fill(6)
+    # The one with sequence 3.
+    queue.put(queue.view().after(2, 1)[0].location, b"no batch at all")
+    query = Query(queue, maxBatchesPerTrigger="2")
+    first = query.latest(query.reader.initialOffset())
+    second = query.latest(first)
+    with pytest.raises(FormatError):
+        query.read(first, second)
+    query.reader.stop()
+    assert second == offset(2, 4) and queue.view().first_sequence == 2
+    before = snapshot(queue, startSequence="2", endSequence="3")
+    assert [payload for _, _, payload in rows(before)] == expected(range(2, 3))
+    behind = Query(queue, startSequence="4")
+    end = behind.latest(behind.reader.initialOffset())
+    assert behind.read(behind.reader.initialOffset(), end) == expected(range(4, 6))
+    behind.latest(end)
+    assert not queue.view()
+    behind.reader.stop()
+
+
+def in_memory(queue: Queue) -> FaultStore:
+    """Return the batches of a queue in a memory store, without its manifest."""
 
     async def copy(store: Any) -> MemoryStore:
         inner = MemoryStore()
@@ -448,6 +538,13 @@ def memory(queue: Queue) -> FaultStore:
 
     queue_entries = list(queue.view())
     return FaultStore(queue.run(copy))
+
+
+@pytest.fixture
+def memory(queue: Queue) -> FaultStore:
+    """Eight batches of one record each."""
+    queue.fill(8, records=1)
+    return in_memory(queue)
 
 
 def test_a_task_fetches_ahead_and_never_touches_the_manifest(queue: Queue, memory: FaultStore) -> None:
@@ -474,6 +571,19 @@ def test_large_objects_are_fetched_one_at_a_time(
     for number, part in enumerate(fetch(queue, memory, fetch_workers=8)):
         assert part.num_rows == 1
         assert sum(memory.requests.values()) == number + 1
+
+
+def test_batches_that_get_larger_do_not_come_all_at_once(
+    queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One small batch is no promise: fetches get more as more batches are here, and few once a large one is."""
+    monkeypatch.setattr("buffer.spark.fetching.MAX_BYTES_AHEAD", 1000)
+    queue.produce([[b"x"]] + [[b"x" * 600]] * 12)
+    store = in_memory(queue)
+    started = [sum(store.requests.values()) for _ in fetch(queue, store, fetch_workers=16)]
+    # The first shows that four fit, each of which shows that only one does.
+    assert max(now - done for done, now in enumerate(started)) <= 1 + 4
+    assert started[5:] == list(range(6, 14))
 
 
 def test_a_fetch_that_fails_for_a_while_is_repeated(queue: Queue, memory: FaultStore) -> None:

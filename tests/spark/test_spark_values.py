@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+from typing import Any
 
 import pytest
 from pyspark.sql.types import (
@@ -54,12 +55,21 @@ def test_equal_offsets_have_equal_text() -> None:
         {"version": 1, "first": -1, "next": 2},
         {"version": 1, "first": 0, "next": 2**64},
         {"version": 1, "first": 3, "next": 2},
+        {"version": 1.0, "first": 0, "next": 1},
+        {"version": True, "first": 0, "next": 1},
+        [1, 0, 1],
+        7,
     ],
 )
-def test_a_foreign_offset_is_refused(value: dict[str, object]) -> None:
+def test_a_foreign_offset_is_refused(value: Any) -> None:
     """A checkpoint of something else is never read as if it were ours."""
     with pytest.raises(FormatError, match="the checkpoint has an offset"):
         Offset.from_json(value)
+
+
+def test_what_a_later_version_adds_to_an_offset_is_ignored() -> None:
+    """Only what would change the meaning of the rest gets another version."""
+    assert Offset.from_json({"version": 1, "first": 1, "next": 2, "more": [3]}) == Offset(1, 2)
 
 
 def view_of(first: int, end: int) -> ManifestView:
@@ -123,6 +133,7 @@ def test_the_columns_are_the_documented_ones() -> None:
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
+        ([], "has no column"),
         ([StructField("value", BinaryType())], "no column 'value'; it has sequence, "),
         ([StructField("payload", StringType())], "'payload' must be BINARY, but is STRING"),
         ([StructField("sequence", IntegerType())], "'sequence' must be BIGINT, but is INT"),

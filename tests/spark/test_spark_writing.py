@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from pathlib import Path
 
 import pyarrow as pa
@@ -69,8 +70,16 @@ def columns(
     return pa.RecordBatch.from_pydict(arrays)
 
 
-def cut(parts: Sequence[pa.RecordBatch], flush_size_bytes: int = 1000) -> list[UnsentBatch]:
-    return list(cut_batches(iter(parts), flush_size_bytes=flush_size_bytes, clock=FixedClock()))
+def cut(
+    parts: Sequence[pa.RecordBatch], flush_size_bytes: int = 1000, max_block_bytes: int = 1 << 28
+) -> list[UnsentBatch]:
+    found = cut_batches(
+        iter(parts),
+        flush_size_bytes=flush_size_bytes,
+        max_block_bytes=max_block_bytes,
+        clock=FixedClock(),
+    )
+    return list(found)
 
 
 def content(batches: Sequence[UnsentBatch]) -> list[list[bytes]]:
@@ -80,15 +89,18 @@ def content(batches: Sequence[UnsentBatch]) -> list[list[bytes]]:
 rows = st.lists(st.tuples(st.binary(max_size=8), st.one_of(st.none(), st.sampled_from([b"", b"m", b"nn"]))))
 
 
-@given(st.lists(rows, max_size=5), st.integers(1, 30), st.booleans())
+@given(st.lists(rows, max_size=5), st.integers(1, 90), st.integers(12, 60), st.booleans())
 def test_batches_hold_the_rows_in_order_with_their_metadata(
-    parts: list[list[tuple[bytes, bytes | None]]], flush_size_bytes: int, large: bool
+    parts: list[list[tuple[bytes, bytes | None]]], flush_size_bytes: int, max_block_bytes: int, large: bool
 ) -> None:
     """However Spark cuts the rows, and wherever a batch is full."""
     found = cut(
-        [columns([p for p, _ in part], [m for _, m in part], large=large) for part in parts], flush_size_bytes
+        [columns([p for p, _ in part], [m for _, m in part], large=large) for part in parts],
+        flush_size_bytes,
+        max_block_bytes,
     )
     seen = []
+    blocks = []
     for batch in found:
         records = decode_batch(batch.encode(Compression.NONE))
         assert len(records) == batch.records > 0
@@ -99,15 +111,53 @@ def test_batches_hold_the_rows_in_order_with_their_metadata(
         for index, record in enumerate(records):
             item = [item for item in batch.metadata if item.start_index <= index][-1]
             seen.append((record, item.payload))
-        assert batch.size_bytes == sum(map(len, records)) + sum(len(item.payload) for item in batch.metadata)
+        assert batch.size_bytes == sum(map(len, records)) + sum(
+            16 + len(item.payload) for item in batch.metadata
+        )
+        assert batch.block_bytes == sum(4 + len(record) for record in records) <= max_block_bytes
+        blocks.append((batch, 4 + len(records[0])))
     assert seen == [(payload, metadata or b"") for part in parts for payload, metadata in part]
-    assert all(batch.size_bytes >= flush_size_bytes for batch in found[:-1])
+    for (batch, _), (_, next_record) in pairwise(blocks):
+        full = batch.block_bytes + next_record > max_block_bytes
+        assert full or batch.size_bytes >= flush_size_bytes
 
 
 def test_a_batch_ends_with_the_record_that_fills_it() -> None:
     """Also in the middle of what Spark hands over, and over the end of it."""
-    found = cut([columns([b"xxxx"] * 5), columns([b"yyyy"])], 8)
+    found = cut([columns([b"xxxx"] * 5), columns([b"yyyy"])], 8 + 16)
     assert content(found) == [[b"xxxx", b"xxxx"], [b"xxxx", b"xxxx"], [b"xxxx", b"yyyy"]]
+
+
+@pytest.mark.parametrize("size", [0, 1, 4])
+def test_a_batch_ends_before_it_is_larger_than_consumers_accept(size: int) -> None:
+    """Short records make a block that is mostly lengths; it stays readable, however large a flush may be."""
+    limit = 5 * (4 + size)
+    found = cut([columns([b"x" * size] * 7), columns([b"x" * size] * 4)], 1 << 28, limit)
+    assert [batch.records for batch in found] == [5, 5, 1]
+    for batch in found:
+        decode_batch(batch.encode(Compression.NONE), max_bytes=limit)
+
+
+def test_a_row_that_consumers_would_not_accept_is_refused() -> None:
+    """With its size and what is accepted; one that just fits has a batch of its own."""
+    assert [batch.records for batch in cut([columns([b"a", b"x" * 96, b"b"])], 1000, 100)] == [1, 1, 1]
+    with pytest.raises(
+        InvalidInputError, match=r"97 bytes in the column 'payload'.*block of 101; .*accept 100"
+    ):
+        cut([columns([b"a", b"x" * 97])], 1000, 100)
+
+
+def test_what_a_sink_writes_the_library_reads_by_default() -> None:
+    """The limit of a written batch is the one that consumers have unless they are told otherwise."""
+    assert (
+        OPTIONS.producer_config.max_batch_bytes == ConsumerConfig().max_batch_bytes == OPTIONS.max_batch_bytes
+    )
+
+
+def test_metadata_of_each_row_fills_a_batch_too() -> None:
+    """With what the manifest needs for an item besides its payload."""
+    found = cut([columns([b""] * 10, [b"a", b"b"] * 5)], 4 * 17)
+    assert [len(batch.metadata) for batch in found] == [4, 4, 2]
 
 
 def test_many_small_parts_share_one_batch() -> None:
