@@ -87,8 +87,8 @@ class CountedStore(ObjectStore):
         await self._travel(key)
         found = await self._inner.get(key, part=part, if_none_match=if_none_match)
         if found is not None and isinstance(self._inner, MemoryStore):
-            # What comes over a network is written into new memory.
-            return GetResult(bytes(bytearray(found.body)), found.etag, found.size_bytes)
+            # What comes over a network is written into new memory, once.
+            return GetResult(bytes(memoryview(found.body)), found.etag, found.size_bytes)
         return found
 
     async def put(self, key: str, body: bytes, mode: PutMode = OVERWRITE) -> str:
