@@ -58,14 +58,16 @@ class GarbageCollector:
         self._instruments = Instruments(meter_provider)
         self._workers = CpuWorkers()
 
-    async def run(self) -> None:
-        """Collect after every `gc_interval`, the first time after one interval, until fenced.
+    async def run(self, *, at_once: bool = False) -> None:
+        """Collect after every `gc_interval`, the first time after one interval or `at_once`, until fenced.
 
         A cycle that fails is logged, and the next one starts over. Returns only when fenced. Cancellation ends
         it at once, as it does `collect_once`.
         """
+        wait = 0.0 if at_once else self._config.gc_interval
         while True:
-            await anyio.sleep(self._config.gc_interval)
+            await anyio.sleep(wait)
+            wait = self._config.gc_interval
             try:
                 collection = await self.collect_once()
             except FencedError as exc:

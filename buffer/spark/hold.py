@@ -17,7 +17,6 @@ import anyio
 
 from buffer.clock import SYSTEM_CLOCK, Clock
 from buffer.errors import (
-    Error,
     FencedError,
     InvalidInputError,
     NotFoundError,
@@ -186,21 +185,11 @@ class QueueHold:
         """Delete the objects that nobody needs, at once and then every now and then, until cancelled or fenced.
 
         At once, because a query of `availableNow` is over before a first interval is, and deletes what those before
-        it have left. A cycle that fails is logged, and the next one starts over.
+        it have left.
         """
-        if self.watches:
-            return
-        collector = GarbageCollector(self._store, self._config, clock=self._clock, epoch=self.epoch)
-        try:
-            await collector.collect_once()
-        except FencedError:
-            return
-        except Error as exc:
-            logger.warning("collection failed, next attempt in %g s: %s", self._config.gc_interval, exc)
-        except Exception:
-            # As in the collector's own loop: a store or clock that is not ours may raise anything.
-            logger.exception("collection failed, next attempt in %g s", self._config.gc_interval)
-        await collector.run()
+        if not self.watches:
+            collector = GarbageCollector(self._store, self._config, clock=self._clock, epoch=self.epoch)
+            await collector.run(at_once=True)
 
     async def _measure(self, descriptors: list[BatchDescriptor]) -> None:
         async def measure(descriptor: BatchDescriptor) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import struct
 from typing import TYPE_CHECKING
 
@@ -33,6 +34,16 @@ async def test_taking_a_queue_that_does_not_exist_creates_it(world: World) -> No
     await reader.fence()
     view = await world.view()
     assert (reader.queue.epoch, view.epoch, len(view), view.next_sequence) == (1, 1, 0, 0)
+
+
+async def test_creating_a_queue_is_logged(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    """A wrong path looks like an empty queue; taking over one that exists is nothing to warn of."""
+    with caplog.at_level(logging.WARNING, "buffer.queue"):
+        await world.reader().fence()
+        assert "there was no queue, and one has been created" in caplog.text
+        caplog.clear()
+        await world.reader().fence()
+    assert not caplog.records
 
 
 async def test_each_takeover_raises_the_epoch_by_one_and_keeps_the_rest(world: World) -> None:
