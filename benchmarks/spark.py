@@ -2,7 +2,8 @@
 
 Closed loop, Spark on two cores of this machine, a queue in a folder, objects of 16 MiB without compression in four
 partitions. Each query and its ceiling run in turn, so that whatever else the machine does hits both, and the fastest
-run of each counts. What a query takes without any rows, to plan and to start, is subtracted from both.
+run of each counts. What the same query takes with a single row in each partition, to plan and to start its tasks, is
+subtracted from both.
 
 * read: `SELECT sum(length(payload))` over the queue. Its ceiling is a data source that yields one Arrow record batch,
   made beforehand, again and again.
@@ -15,7 +16,7 @@ the queue's: 1.0 would be perfect. `processor_ratio` is the same of the processo
 depends less on what else the machine does. One JSON object a line, on stdout. On Linux, with the package and its extra
 `spark` installed, or its folder in PYTHONPATH:
 
-    python benchmarks/spark.py [--megabytes 256] [--runs 3] [--sizes 100 1024 10240]
+    python benchmarks/spark.py [--megabytes 1024] [--runs 3] [--sizes 100 1024 10240]
 """
 
 from __future__ import annotations
@@ -255,6 +256,8 @@ class Bench:
     def measure(self) -> None:
         """Print a line for each action."""
         fill(self._url("source"), self._data)
+        for _ in range(PARTITIONS):
+            fill(self._url("start"), Data(self._data.size, mixed=False, count=1))
         for columns in ("record", "all"):
             self._compare("read", columns, partial(self._read, columns), partial(self._read_ready, columns))
         self._compare("write", "payload", self._write, self._drop)
@@ -263,22 +266,23 @@ class Bench:
         self, action: str, columns: str, queue: Callable[[int], None], ceiling: Callable[[int], None]
     ) -> None:
         count = self._data.count
-        full, full_ceiling, empty, empty_ceiling = least(
+        full, full_ceiling, start, start_ceiling = least(
             self._runs,
             lambda: queue(count),
             lambda: ceiling(count),
-            lambda: queue(0),
-            lambda: ceiling(0),
+            lambda: queue(PARTITIONS),
+            lambda: ceiling(PARTITIONS),
         )
-        report(action, self._data, columns, full - empty, full_ceiling - empty_ceiling)
+        report(action, self._data, columns, full - start, full_ceiling - start_ceiling)
 
     def _read(self, columns: str, count: int) -> None:
-        objects = -(-count // len(self._data.sizes()))
+        name = "start" if count == PARTITIONS else "source"
+        objects = PARTITIONS if count == PARTITIONS else -(-count // len(self._data.sizes()))
         reader = self._spark.read.format("opendata_buffer")
-        reader = reader.option("batchesPerPartition", max(1, -(-objects // PARTITIONS)))
+        reader = reader.option("batchesPerPartition", -(-objects // PARTITIONS))
         # The objects are in memory already: more of them at a time would only take fresh memory.
         reader = reader.option("metadataColumns", str(columns == "all").lower()).option("fetchWorkers", 1)
-        sum_up(reader.load(self._url("source" if count else "nothing")))
+        sum_up(reader.load(self._url(name)))
 
     def _read_ready(self, columns: str, count: int) -> None:
         sum_up(self._ready(count, columns))
@@ -302,7 +306,7 @@ class Bench:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--megabytes", type=int, default=256, help="bytes of records, in MiB")
+    parser.add_argument("--megabytes", type=int, default=1024, help="bytes of records, in MiB")
     parser.add_argument("--sizes", type=int, nargs="+", default=[100, 1024, 10_240], help="sizes of records")
     parser.add_argument("--runs", type=int, default=3, help="times that each query runs; the fastest counts")
     arguments = parser.parse_args()
