@@ -5,10 +5,9 @@ Owns: one cycle's knowledge of the manifest. Does not own: what follows from it.
 
 from __future__ import annotations
 
-import anyio
-
 from buffer.errors import FencedError, FormatError, NotFoundError, StorageError
 from buffer.format import ManifestView, parse_manifest
+from buffer.queue.limits import in_time
 from buffer.store.base import ObjectStore
 from buffer.workers import CpuWorkers
 
@@ -54,14 +53,11 @@ class ManifestWatch:
             StorageError: It could not be read.
         """
         try:
-            with anyio.fail_after(self._request_timeout):
-                found = await self._store.get(self._path, if_none_match=self._etag)
+            found = await in_time(
+                self._request_timeout, lambda: self._store.get(self._path, if_none_match=self._etag)
+            )
         except TimeoutError as exc:
-            raise StorageError(
-                f"reading the manifest took longer than {self._request_timeout:g} s",
-                path=self._path,
-                transient=True,
-            ) from exc
+            raise StorageError(f"the manifest was not read: {exc}", path=self._path, transient=True) from exc
         except NotFoundError as exc:
             raise NotFoundError(
                 "there is no manifest, so nothing tells which batches are still needed and none is deleted; "

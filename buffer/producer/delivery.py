@@ -179,6 +179,10 @@ class Delivery:
                         if not exc.transient and not isinstance(exc, UnknownOutcomeError):
                             raise
                         last = exc
+                    except TimeoutError as exc:
+                        # The store's own: ours passes here as a cancellation.
+                        last = StorageError(f"the store gave up: {exc!r}", path=location, transient=True)
+                        last.__cause__ = exc
                     except anyio.get_cancelled_exc_class() as exc:
                         last = await stray_cancellation(exc, location)
                     delay = failures.delay(last)

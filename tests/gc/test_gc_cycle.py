@@ -229,11 +229,19 @@ async def test_a_read_of_the_manifest_that_hangs_is_given_up(world: World) -> No
     orphan = await world.upload(age=HOUR)
     store = GatedStore(world.store, before=nth("get", 3))
     began = anyio.current_time()
-    with pytest.raises(StorageError, match="took longer than 5 s") as raised:
+    with pytest.raises(StorageError, match="not read: no answer within 5 s") as raised:
         await world.collector(store).collect_once()
     assert raised.value.transient and raised.value.path == MANIFEST
     assert anyio.current_time() - began == pytest.approx(5.0, abs=0.01)
     assert await world.has(orphan)
+
+
+async def test_a_stores_own_time_out_is_told_from_ours(world: World) -> None:
+    """The error does not name a limit that was not reached."""
+    store = FaultStore(world.store)
+    store.inject("get", FailBefore(TimeoutError("theirs")))
+    with pytest.raises(StorageError, match=r"the store gave up: TimeoutError\('theirs'\)"):
+        await world.collector(store).collect_once()
 
 
 @pytest.mark.parametrize("number", [1, 3])

@@ -115,6 +115,23 @@ async def test_an_upload_without_an_answer_is_given_up_after_the_delivery_timeou
         assert anyio.current_time() == pytest.approx(50)
 
 
+async def test_a_stores_own_time_out_is_a_failed_attempt(queue: Queue) -> None:
+    """The upload is repeated; an error that is given in the end does not take it for the end of ours."""
+    theirs = FailBefore(TimeoutError("theirs"))
+    queue.store.inject("put", theirs, times=3)
+    async with queue.producer(ProducerConfig(flush_size_bytes=1, delivery_timeout=50)) as producer:
+        await producer.produce([b"a"])
+        await producer.flush()
+        queue.store.inject("put", theirs, times=None)
+        handle = await producer.produce([b"b"])
+        with pytest.raises(
+            StorageError, match=r"not uploaded within 50 s; .* gave up: TimeoutError\('theirs'\)"
+        ):
+            await handle.watcher.await_durable()
+        assert queue.requests()["put batch"] > 4
+    assert await queue.records() == [b"a"]
+
+
 async def test_a_commit_is_given_up_after_the_delivery_timeout(queue: Queue) -> None:
     """Each batch at its own time; the ones that still have some are tried again, and succeed in order."""
     config = ProducerConfig(flush_size_bytes=1, delivery_timeout=60)
