@@ -6,15 +6,13 @@ Does not own: trying again; the library does that, and the commands that follow 
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
-from typing import overload
-
 import anyio
 import click
 
 from buffer import ObjectStore, PreconditionError, StorageError, UnknownOutcomeError
 from buffer.cli.wording import one_line
-from buffer.store.base import OVERWRITE, ByteRange, GetResult, ListPage, PutMode, Suffix
+from buffer.store.base import OVERWRITE, ByteRange, GetResult, PutMode, Suffix
+from buffer.store.forwarding import ForwardingStore
 
 __all__ = ["OUTAGE_SECONDS", "Outage", "WatchedStore"]
 
@@ -53,7 +51,7 @@ class Outage:
             _say("the store answers again")
 
 
-class WatchedStore:
+class WatchedStore(ForwardingStore):
     """A store that passes everything on, and shows an `Outage` what becomes of reads and writes.
 
     Lists and deletes are the garbage collector's, which tells of its failures itself.
@@ -64,26 +62,12 @@ class WatchedStore:
     """
 
     def __init__(self, inner: ObjectStore, outage: Outage) -> None:
-        self._inner = inner
+        super().__init__(inner)
         self._outage = outage
 
-    @property
-    def url(self) -> str:
-        """Where the store is."""
-        return self._inner.url
-
-    @overload
-    async def get(self, key: str, *, part: ByteRange | Suffix | None = None) -> GetResult: ...
-
-    @overload
-    async def get(
-        self, key: str, *, part: ByteRange | Suffix | None = None, if_none_match: str | None
-    ) -> GetResult | None: ...
-
-    async def get(
-        self, key: str, *, part: ByteRange | Suffix | None = None, if_none_match: str | None = None
+    async def _get(
+        self, key: str, part: ByteRange | Suffix | None, if_none_match: str | None
     ) -> GetResult | None:
-        """Read, as the store below does it."""
         with _Request(self._outage, "read"):
             return await self._inner.get(key, part=part, if_none_match=if_none_match)
 
@@ -91,18 +75,6 @@ class WatchedStore:
         """Write, as the store below does it."""
         with _Request(self._outage, "write"):
             return await self._inner.put(key, body, mode)
-
-    def list(self, prefix: str) -> AsyncIterator[ListPage]:
-        """List, as the store below does it."""
-        return self._inner.list(prefix)
-
-    async def delete(self, keys: Sequence[str]) -> Mapping[str, StorageError]:
-        """Delete, as the store below does it."""
-        return await self._inner.delete(keys)
-
-    async def aclose(self) -> None:
-        """Close the store below."""
-        await self._inner.aclose()
 
 
 class _Request:

@@ -6,7 +6,7 @@ import copy
 import random
 from collections import Counter, deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from typing import Final, TypeVar, overload
+from typing import Final, TypeVar
 
 import anyio
 from anyio.lowlevel import checkpoint
@@ -21,6 +21,7 @@ from buffer.store.base import (
     PutMode,
     Suffix,
 )
+from buffer.store.forwarding import ForwardingStore
 from buffer.store.rules import not_found, part_bounds
 from buffer.testing.calls import Call, Operation
 from buffer.testing.fault_kinds import (
@@ -74,7 +75,7 @@ class Injection:
         return True
 
 
-class FaultStore:
+class FaultStore(ForwardingStore):
     """Passes calls on to another store, except for those that are to fail.
 
     Without faults it is as good a store as the inner one. Time is the event loop's.
@@ -93,7 +94,7 @@ class FaultStore:
     def __init__(
         self, inner: ObjectStore, *, rng: random.Random | None = None, chaos: FaultSource | None = None
     ) -> None:
-        self._inner = inner
+        super().__init__(inner)
         self._rng = rng or random.Random(0)
         self.chaos: FaultSource | None = chaos
         self.requests: Counter[tuple[Operation, str]] = Counter()
@@ -144,23 +145,9 @@ class FaultStore:
         """
         self._intervals[key] = interval
 
-    @property
-    def url(self) -> str:
-        """The inner store's."""
-        return self._inner.url
-
-    @overload
-    async def get(self, key: str, *, part: ByteRange | Suffix | None = None) -> GetResult: ...
-
-    @overload
-    async def get(
-        self, key: str, *, part: ByteRange | Suffix | None = None, if_none_match: str | None
-    ) -> GetResult | None: ...
-
-    async def get(
-        self, key: str, *, part: ByteRange | Suffix | None = None, if_none_match: str | None = None
+    async def _get(
+        self, key: str, part: ByteRange | Suffix | None, if_none_match: str | None
     ) -> GetResult | None:
-        """See `ObjectStore.get`."""
         call = Call("get", (key,), part=part, if_none_match=if_none_match)
         fault = self._next_fault(call)
 
@@ -215,10 +202,6 @@ class FaultStore:
             return failed
 
         return await self._perform(call, fault, apply)
-
-    async def aclose(self) -> None:
-        """Close the inner store."""
-        await self._inner.aclose()
 
     def _next_fault(self, call: Call) -> Fault | None:
         self.calls.append(call)

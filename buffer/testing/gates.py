@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from typing import Literal, TypeAlias, TypeVar, overload
+from typing import Literal, TypeAlias, TypeVar
 
 import anyio
 
 from buffer.errors import StorageError
 from buffer.store.base import OVERWRITE, ByteRange, GetResult, ListPage, ObjectStore, PutMode, Suffix
+from buffer.store.forwarding import ForwardingStore
 from buffer.testing.calls import Call, Operation
 
 __all__ = ["GatedStore", "HeldCall", "Side"]
@@ -51,7 +52,7 @@ class HeldCall:
             raise self._error
 
 
-class GatedStore:
+class GatedStore(ForwardingStore):
     """Passes every call on to another store, and stops those that a predicate selects.
 
     To see what a cancelled call leaves behind, hold it `before` (nothing was done) or `after` (all was done, but
@@ -71,18 +72,13 @@ class GatedStore:
         before: Callable[[Call], bool] | None = None,
         after: Callable[[Call], bool] | None = None,
     ) -> None:
-        self._inner = inner
+        super().__init__(inner)
         self.before = before
         self.after = after
         if before is None and after is None:
             self.before = _every
         self._waiting: list[HeldCall] = []
         self._changed = anyio.Event()
-
-    @property
-    def url(self) -> str:
-        """The inner store's."""
-        return self._inner.url
 
     @property
     def waiting(self) -> Sequence[HeldCall]:
@@ -105,18 +101,9 @@ class GatedStore:
         for held in self._waiting:
             held.release()
 
-    @overload
-    async def get(self, key: str, *, part: ByteRange | Suffix | None = None) -> GetResult: ...
-
-    @overload
-    async def get(
-        self, key: str, *, part: ByteRange | Suffix | None = None, if_none_match: str | None
-    ) -> GetResult | None: ...
-
-    async def get(
-        self, key: str, *, part: ByteRange | Suffix | None = None, if_none_match: str | None = None
+    async def _get(
+        self, key: str, part: ByteRange | Suffix | None, if_none_match: str | None
     ) -> GetResult | None:
-        """See `ObjectStore.get`."""
         call = Call("get", (key,), part=part, if_none_match=if_none_match)
         return await self._pass(call, lambda: self._inner.get(key, part=part, if_none_match=if_none_match))
 
@@ -131,10 +118,6 @@ class GatedStore:
     async def delete(self, keys: Sequence[str]) -> Mapping[str, StorageError]:
         """See `ObjectStore.delete`."""
         return await self._pass(Call("delete", tuple(keys)), lambda: self._inner.delete(keys))
-
-    async def aclose(self) -> None:
-        """Close the inner store."""
-        await self._inner.aclose()
 
     async def _pass(self, call: Call, apply: Callable[[], Awaitable[T]]) -> T:
         await self._hold(call, "before")

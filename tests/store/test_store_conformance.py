@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from buffer.store import FileStore, MemoryStore
+from buffer.store.forwarding import ForwardingStore
 from buffer.testing.conformance import CHECKS, Check
 
 CASES = [
@@ -26,3 +27,10 @@ async def test_memory_store(check: Check) -> None:
 async def test_file_store(check: Check, tmp_path: Path) -> None:
     """The file store does what the protocol says, through handles that share nothing but the root."""
     await check(lambda: nullcontext(FileStore(tmp_path / "root")), "scratch")
+
+
+@pytest.mark.parametrize("check", CASES)
+async def test_forwarding_store(check: Check) -> None:
+    """A store that changes nothing of another one does what the protocol says."""
+    store = ForwardingStore(MemoryStore())
+    await check(lambda: nullcontext(store), "scratch")

@@ -9,12 +9,12 @@ nobody is ever told.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
-from typing import overload
 
 from buffer.errors import StorageError
-from buffer.store.base import OVERWRITE, ByteRange, GetResult, ListPage, PutMode, Suffix
+from buffer.store.base import OVERWRITE, PutMode
+from buffer.store.forwarding import ForwardingStore
 from buffer.store.memory import MemoryStore
 from buffer.testing.world.changes import EMPTY, change_between
 from buffer.testing.world.clocks import NodeClock
@@ -28,7 +28,7 @@ SENDER: ContextVar[str] = ContextVar("SENDER", default="world")
 """The node that a call comes from, also while the network carries it."""
 
 
-class Ledger:
+class Ledger(ForwardingStore):
     """An `ObjectStore` that checks what happens to it.
 
     Args:
@@ -50,8 +50,8 @@ class Ledger:
     def __init__(
         self, history: History, clock: NodeClock, manifest_path: str, *, on_new_queue: Callable[[], None]
     ) -> None:
+        super().__init__(MemoryStore(clock=clock, page_size=7))
         self._history = history
-        self._objects = MemoryStore(clock=clock, page_size=7)
         self._manifest_path = manifest_path
         self._bodies: dict[str, bytes] = {}
         self._last_of: dict[bytes, bytes] = {}
@@ -68,11 +68,6 @@ class Ledger:
         self._on_new_queue = on_new_queue
 
     @property
-    def url(self) -> str:
-        """`memory://`."""
-        return self._objects.url
-
-    @property
     def entries(self) -> tuple[EntryBytes, ...]:
         """What is in the queue."""
         return self.manifest.entries if self.manifest else ()
@@ -86,23 +81,9 @@ class Ledger:
         referenced = {entry.location for entry in self.entries}
         return sorted(key for key in self._bodies if key != self._manifest_path and key not in referenced)
 
-    @overload
-    async def get(self, key: str, *, part: ByteRange | Suffix | None = None) -> GetResult: ...
-
-    @overload
-    async def get(
-        self, key: str, *, part: ByteRange | Suffix | None = None, if_none_match: str | None
-    ) -> GetResult | None: ...
-
-    async def get(
-        self, key: str, *, part: ByteRange | Suffix | None = None, if_none_match: str | None = None
-    ) -> GetResult | None:
-        """See `ObjectStore.get`."""
-        return await self._objects.get(key, part=part, if_none_match=if_none_match)
-
     async def put(self, key: str, body: bytes, mode: PutMode = OVERWRITE) -> str:
         """See `ObjectStore.put`."""
-        etag = await self._objects.put(key, body, mode)
+        etag = await self._inner.put(key, body, mode)
         self._bodies[key] = bytes(body)
         if key == self._manifest_path:
             self._manifest_written(body)
@@ -110,13 +91,9 @@ class Ledger:
             self._history.note(SENDER.get(), "batch stored", key)
         return etag
 
-    def list(self, prefix: str) -> AsyncIterator[ListPage]:
-        """See `ObjectStore.list`."""
-        return self._objects.list(prefix)
-
     async def delete(self, keys: Sequence[str]) -> Mapping[str, StorageError]:
         """See `ObjectStore.delete`."""
-        errors = await self._objects.delete(keys)
+        errors = await self._inner.delete(keys)
         for key in keys:
             self._bodies.pop(key, None)
         self._history.note(SENDER.get(), "deleted", *keys)
@@ -130,15 +107,11 @@ class Ledger:
 
     async def lose_manifest(self) -> None:
         """Delete the manifest, as only a mistake of an operator would."""
-        await self._objects.delete([self._manifest_path])
+        await self._inner.delete([self._manifest_path])
         self._history.note("world", "manifest deleted")
         # An operator may put it back: what it named is needed as before.
         self._lost_entries = self.entries
         self.manifest, self.manifest_lost = None, True
-
-    async def aclose(self) -> None:
-        """Do nothing."""
-        await self._objects.aclose()
 
     def _manifest_written(self, body: bytes) -> None:
         who, require = SENDER.get(), self._history.require

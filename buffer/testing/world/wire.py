@@ -10,13 +10,14 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Generic, TypeVar, overload
+from typing import Generic, TypeVar
 
 import anyio
 from anyio.abc import TaskGroup
 
 from buffer.errors import Error, StorageError
 from buffer.store.base import OVERWRITE, ByteRange, GetResult, ListPage, PutMode, Suffix
+from buffer.store.forwarding import ForwardingStore
 from buffer.testing.faults import FaultStore
 from buffer.testing.world.dice import Dice
 from buffer.testing.world.ledger import SENDER
@@ -76,7 +77,7 @@ class _Answer(Generic[T]):
         return self._result[0]
 
 
-class Wire:
+class Wire(ForwardingStore):
     """One node's `ObjectStore`.
 
     Args:
@@ -85,32 +86,19 @@ class Wire:
     """
 
     def __init__(self, network: Network, node: str) -> None:
+        super().__init__(network.store)
         self._network = network
         self._node = node
         self._calls = 0
 
-    @property
-    def url(self) -> str:
-        """The store's."""
-        return self._network.store.url
-
-    @overload
-    async def get(self, key: str, *, part: ByteRange | Suffix | None = None) -> GetResult: ...
-
-    @overload
-    async def get(
-        self, key: str, *, part: ByteRange | Suffix | None = None, if_none_match: str | None
-    ) -> GetResult | None: ...
-
-    async def get(
-        self, key: str, *, part: ByteRange | Suffix | None = None, if_none_match: str | None = None
+    async def _get(
+        self, key: str, part: ByteRange | Suffix | None, if_none_match: str | None
     ) -> GetResult | None:
-        """See `ObjectStore.get`."""
         number, there, back = self._begin()
         await _travel(there)
         self._network.weather.announce(self._node, number)
         try:
-            found = await self._network.store.get(key, part=part, if_none_match=if_none_match)
+            found = await self._inner.get(key, part=part, if_none_match=if_none_match)
         finally:
             await _travel(back)
         self._saw(key)
@@ -118,7 +106,7 @@ class Wire:
 
     async def put(self, key: str, body: bytes, mode: PutMode = OVERWRITE) -> str:
         """See `ObjectStore.put`."""
-        etag = await self._send(lambda: self._network.store.put(key, body, mode))
+        etag = await self._send(lambda: self._inner.put(key, body, mode))
         self._saw(key)
         return etag
 
@@ -128,10 +116,10 @@ class Wire:
 
     async def delete(self, keys: Sequence[str]) -> Mapping[str, StorageError]:
         """See `ObjectStore.delete`."""
-        return await self._send(lambda: self._network.store.delete(keys))
+        return await self._send(lambda: self._inner.delete(keys))
 
     async def aclose(self) -> None:
-        """Do nothing."""
+        """Do nothing: the store is every node's."""
         await anyio.lowlevel.checkpoint()
 
     def _saw(self, key: str) -> None:
