@@ -43,26 +43,26 @@ from buffer import (
 from buffer.clock import SYSTEM_CLOCK
 from buffer.format import NewEntry
 from buffer.store import CREATE, OVERWRITE, ByteRange, GetResult, Match, PutMode, Suffix
+from buffer.store.forwarding import ForwardingStore
 
 MANIFEST = "ingest/manifest"
 LATENCY = 0.002
 RECORDS = [secrets.token_bytes(1024)] * 16
 
 
-class LatentStore(MemoryStore):
-    """A store in memory that is 2 ms away."""
+class LatentStore(ForwardingStore):
+    """A store that is 2 ms away."""
 
-    async def get(  # type: ignore[override]
-        self, key: str, *, part: ByteRange | Suffix | None = None, if_none_match: str | None = None
+    async def _get(
+        self, key: str, part: ByteRange | Suffix | None, if_none_match: str | None
     ) -> GetResult | None:
-        """Read after the wait."""
         await anyio.sleep(LATENCY)
-        return await super().get(key, part=part, if_none_match=if_none_match)
+        return await self._inner.get(key, part=part, if_none_match=if_none_match)
 
     async def put(self, key: str, body: bytes, mode: PutMode = OVERWRITE) -> str:
         """Write after the wait."""
         await anyio.sleep(LATENCY)
-        return await super().put(key, body, mode)
+        return await self._inner.put(key, body, mode)
 
 
 @dataclass
@@ -75,21 +75,16 @@ class Traffic:
     seconds: list[float] = field(default_factory=list)
 
 
-class CountingStore:
+class CountingStore(ForwardingStore):
     """Passes everything on and counts requests, and the bytes of the manifest in both directions."""
 
     def __init__(self, inner: ObjectStore, traffic: Traffic) -> None:
-        self._inner = inner
+        super().__init__(inner)
         self._traffic = traffic
-        self.url = inner.url
-        self.list = inner.list
-        self.delete = inner.delete
-        self.aclose = inner.aclose
 
-    async def get(
-        self, key: str, *, part: ByteRange | Suffix | None = None, if_none_match: str | None = None
-    ) -> Any:
-        """Read and count."""
+    async def _get(
+        self, key: str, part: ByteRange | Suffix | None, if_none_match: str | None
+    ) -> GetResult | None:
         found = await self._inner.get(key, part=part, if_none_match=if_none_match)
         self._count(key, len(found.body) if found else 0)
         return found
@@ -162,7 +157,7 @@ async def store_of(kind: str, entries: int, traffic: Traffic) -> AsyncIterator[O
     with tempfile.TemporaryDirectory() as folder:
         makers: Mapping[str, Callable[[], Any]] = {
             "memory": MemoryStore,
-            "latency": LatentStore,
+            "latency": lambda: LatentStore(MemoryStore()),
             "file": lambda: FileStore(folder),
         }
         inner = makers[kind]()

@@ -10,13 +10,12 @@ from __future__ import annotations
 import asyncio
 import selectors
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
-from typing import overload
 
 import anyio
 
-from buffer import MemoryStore, StorageError
-from buffer.store import OVERWRITE, ByteRange, GetResult, ListPage, ObjectStore, PutMode, Suffix
+from buffer import MemoryStore
+from buffer.store import OVERWRITE, ByteRange, GetResult, ObjectStore, PutMode, Suffix
+from buffer.store.forwarding import ForwardingStore
 
 __all__ = ["CountedStore", "ProcessorTimeLoop"]
 
@@ -47,7 +46,7 @@ class ProcessorTimeLoop(asyncio.SelectorEventLoop):
         return self._jumping.waited + time.process_time()
 
 
-class CountedStore(ObjectStore):
+class CountedStore(ForwardingStore):
     """Counts requests for one key, and lets each request wait for a round trip.
 
     Args:
@@ -57,33 +56,19 @@ class CountedStore(ObjectStore):
     """
 
     def __init__(self, inner: ObjectStore, key: str, round_trip: float = 0.0) -> None:
-        self._inner = inner
+        super().__init__(inner)
         self._key = key
         self._round_trip = round_trip
         self.requests = 0
-
-    @property
-    def url(self) -> str:
-        """The inner store's."""
-        return self._inner.url
 
     async def _travel(self, key: str) -> None:
         self.requests += key == self._key
         if self._round_trip:
             await anyio.sleep(self._round_trip)
 
-    @overload
-    async def get(self, key: str, *, part: ByteRange | Suffix | None = None) -> GetResult: ...
-
-    @overload
-    async def get(
-        self, key: str, *, part: ByteRange | Suffix | None = None, if_none_match: str | None
-    ) -> GetResult | None: ...
-
-    async def get(
-        self, key: str, *, part: ByteRange | Suffix | None = None, if_none_match: str | None = None
+    async def _get(
+        self, key: str, part: ByteRange | Suffix | None, if_none_match: str | None
     ) -> GetResult | None:
-        """See `ObjectStore.get`."""
         await self._travel(key)
         found = await self._inner.get(key, part=part, if_none_match=if_none_match)
         if found is not None and isinstance(self._inner, MemoryStore):
@@ -95,15 +80,3 @@ class CountedStore(ObjectStore):
         """See `ObjectStore.put`."""
         await self._travel(key)
         return await self._inner.put(key, body, mode)
-
-    def list(self, prefix: str) -> AsyncIterator[ListPage]:
-        """See `ObjectStore.list`."""
-        return self._inner.list(prefix)
-
-    async def delete(self, keys: Sequence[str]) -> Mapping[str, StorageError]:
-        """See `ObjectStore.delete`."""
-        return await self._inner.delete(keys)
-
-    async def aclose(self) -> None:
-        """Close the inner store."""
-        await self._inner.aclose()

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
-from typing import TypeVar, overload
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from typing import TypeVar
 
 import anyio
 
 from buffer.errors import NotFoundError, StorageError
 from buffer.format import ManifestView, decode_batch, parse_manifest
-from buffer.store import OVERWRITE, ByteRange, GetResult, ListPage, ObjectStore, PutMode, Suffix
+from buffer.store import OVERWRITE, ByteRange, GetResult, ObjectStore, PutMode, Suffix
+from buffer.store.forwarding import ForwardingStore
 from buffer.workers import CpuWorkers
 
 __all__ = ["INLINE", "MANIFEST", "DistantStore", "each", "read_manifest", "stored_records"]
@@ -53,8 +54,10 @@ async def each(items: Iterable[T], do: Callable[[T], Awaitable[object]]) -> None
             tasks.start_soon(work)
 
 
-class DistantStore:
+class DistantStore(ForwardingStore):
     """A store at a distance: half the time of a call passes before it has its effect, and half of it after.
+
+    Listings take no time.
 
     Args:
         inner: The store that does the work.
@@ -62,26 +65,12 @@ class DistantStore:
     """
 
     def __init__(self, inner: ObjectStore, seconds: Callable[[], float]) -> None:
-        self._inner = inner
+        super().__init__(inner)
         self._seconds = seconds
 
-    @property
-    def url(self) -> str:
-        """The inner store's."""
-        return self._inner.url
-
-    @overload
-    async def get(self, key: str, *, part: ByteRange | Suffix | None = None) -> GetResult: ...
-
-    @overload
-    async def get(
-        self, key: str, *, part: ByteRange | Suffix | None = None, if_none_match: str | None
-    ) -> GetResult | None: ...
-
-    async def get(
-        self, key: str, *, part: ByteRange | Suffix | None = None, if_none_match: str | None = None
+    async def _get(
+        self, key: str, part: ByteRange | Suffix | None, if_none_match: str | None
     ) -> GetResult | None:
-        """See `ObjectStore.get`."""
         await anyio.sleep(self._seconds())
         found = await self._inner.get(key, part=part, if_none_match=if_none_match)
         await anyio.sleep(self._seconds())
@@ -95,17 +84,9 @@ class DistantStore:
         finally:
             await anyio.sleep(self._seconds())
 
-    def list(self, prefix: str) -> AsyncIterator[ListPage]:
-        """See `ObjectStore.list`; it takes no time."""
-        return self._inner.list(prefix)
-
     async def delete(self, keys: Sequence[str]) -> Mapping[str, StorageError]:
         """See `ObjectStore.delete`."""
         await anyio.sleep(self._seconds())
         failed = await self._inner.delete(keys)
         await anyio.sleep(self._seconds())
         return failed
-
-    async def aclose(self) -> None:
-        """Close the inner store."""
-        await self._inner.aclose()

@@ -5,14 +5,15 @@ from __future__ import annotations
 import dataclasses
 import random
 import uuid
-from collections.abc import AsyncIterator, Mapping, Sequence
-from typing import Any, Protocol, overload
+from collections.abc import AsyncIterator, Mapping
+from typing import Any, Protocol
 
 import httpx
 
 from buffer.clock import SYSTEM_CLOCK, Clock
-from buffer.errors import PreconditionError, StorageError
-from buffer.store import OVERWRITE, ByteRange, GetResult, ListPage, MemoryStore, ObjectStore, PutMode, Suffix
+from buffer.errors import PreconditionError
+from buffer.store import OVERWRITE, ListPage, MemoryStore, ObjectStore, PutMode
+from buffer.store.forwarding import ForwardingStore
 from buffer.store.s3 import S3Config, S3Store
 from buffer.store.s3.transport import SocketTransport
 from buffer.testing.time import hold_time
@@ -59,7 +60,7 @@ class StandingTransport(SocketTransport):
         return httpx.Response(response.status_code, headers=response.headers, content=body)
 
 
-class DatedStore:
+class DatedStore(ForwardingStore):
     """A store whose listings say of objects that they are as old as a clock tells, not as the server does.
 
     A server dates an object with the real time at which it was written, and means nothing to a test whose clock
@@ -72,28 +73,9 @@ class DatedStore:
     """
 
     def __init__(self, inner: ObjectStore, clock: Clock) -> None:
-        self._inner = inner
+        super().__init__(inner)
         self._clock = clock
         self._written_ms: dict[str, int] = {}
-
-    @property
-    def url(self) -> str:
-        """The inner store's."""
-        return self._inner.url
-
-    @overload
-    async def get(self, key: str, *, part: ByteRange | Suffix | None = None) -> GetResult: ...
-
-    @overload
-    async def get(
-        self, key: str, *, part: ByteRange | Suffix | None = None, if_none_match: str | None
-    ) -> GetResult | None: ...
-
-    async def get(
-        self, key: str, *, part: ByteRange | Suffix | None = None, if_none_match: str | None = None
-    ) -> GetResult | None:
-        """See `ObjectStore.get`."""
-        return await self._inner.get(key, part=part, if_none_match=if_none_match)
 
     async def put(self, key: str, body: bytes, mode: PutMode = OVERWRITE) -> str:
         """See `ObjectStore.put`."""
@@ -108,14 +90,6 @@ class DatedStore:
     def list(self, prefix: str) -> AsyncIterator[ListPage]:
         """See `ObjectStore.list`."""
         return _DatedListing(self._inner.list(prefix), self._clock, self._written_ms)
-
-    async def delete(self, keys: Sequence[str]) -> Mapping[str, StorageError]:
-        """See `ObjectStore.delete`."""
-        return await self._inner.delete(keys)
-
-    async def aclose(self) -> None:
-        """Close the inner store."""
-        await self._inner.aclose()
 
 
 class _DatedListing(AsyncIterator[ListPage]):

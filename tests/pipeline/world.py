@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import random
 from collections import defaultdict
-from collections.abc import AsyncIterator, Mapping, Sequence
-from typing import TYPE_CHECKING, overload
+from typing import TYPE_CHECKING
 
 import anyio
 
@@ -24,7 +23,8 @@ from buffer import (
     StorageError,
     parse_manifest,
 )
-from buffer.store import OVERWRITE, ByteRange, GetResult, ListPage, PutMode, Suffix
+from buffer.store import OVERWRITE, PutMode
+from buffer.store.forwarding import ForwardingStore
 from buffer.testing import Chaos, FaultStore
 
 if TYPE_CHECKING:
@@ -76,32 +76,13 @@ class Witness:
         return self._by_epoch[epoch] == sorted(self._by_epoch[epoch])
 
 
-class WatchedStore(ObjectStore):
+class WatchedStore(ForwardingStore):
     """Shows every write of the manifest to the witness."""
 
     def __init__(self, inner: ObjectStore, manifest_key: str, witness: Witness) -> None:
-        self._inner = inner
+        super().__init__(inner)
         self._manifest_key = manifest_key
         self._witness = witness
-
-    @property
-    def url(self) -> str:
-        """The inner store's."""
-        return self._inner.url
-
-    @overload
-    async def get(self, key: str, *, part: ByteRange | Suffix | None = None) -> GetResult: ...
-
-    @overload
-    async def get(
-        self, key: str, *, part: ByteRange | Suffix | None = None, if_none_match: str | None
-    ) -> GetResult | None: ...
-
-    async def get(
-        self, key: str, *, part: ByteRange | Suffix | None = None, if_none_match: str | None = None
-    ) -> GetResult | None:
-        """See `ObjectStore.get`."""
-        return await self._inner.get(key, part=part, if_none_match=if_none_match)
 
     async def put(self, key: str, body: bytes, mode: PutMode = OVERWRITE) -> str:
         """See `ObjectStore.put`."""
@@ -109,18 +90,6 @@ class WatchedStore(ObjectStore):
         if key == self._manifest_key:
             self._witness.manifest(body)
         return etag
-
-    def list(self, prefix: str) -> AsyncIterator[ListPage]:
-        """See `ObjectStore.list`."""
-        return self._inner.list(prefix)
-
-    async def delete(self, keys: Sequence[str]) -> Mapping[str, StorageError]:
-        """See `ObjectStore.delete`."""
-        return await self._inner.delete(keys)
-
-    async def aclose(self) -> None:
-        """Close the inner store."""
-        await self._inner.aclose()
 
 
 class World:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
@@ -24,13 +24,15 @@ from pyspark.sql.datasource import (
 from pyspark.sql.streaming.datasource import ReadLimit
 from pyspark.sql.types import StructType
 
+from buffer.errors import StorageError
 from buffer.spark import OpendataBufferDataSource
 from buffer.spark.options import Purpose
 from buffer.spark.partitions import WrittenPartition
 from buffer.spark.schema import check_read_schema, check_write_schema
 from buffer.spark.stream_reader import QueueStreamReader
 from buffer.spark.writers import QueueStreamWriter
-from buffer.store import ObjectStore, open_store
+from buffer.store import OVERWRITE, ByteRange, GetResult, ListPage, ObjectStore, PutMode, Suffix, open_store
+from buffer.store.forwarding import ForwardingStore
 from tests.helpers import MANIFEST
 
 FOLDER = "OPENDATA_BUFFER_TEST_FOLDER"
@@ -101,26 +103,22 @@ def _java_above(pid: int) -> int:
     raise AssertionError("this process does not come from a JVM")
 
 
-class FaultyStore:
+class FaultyStore(ForwardingStore):
     """Passes everything on, with a step before and after each request."""
 
     def __init__(self, inner: ObjectStore) -> None:
-        self._inner = inner
+        super().__init__(inner)
         self._manifest_writes = 0
 
-    @property
-    def url(self) -> str:
-        """The inner store's."""
-        return self._inner.url
-
-    async def get(self, key: str, **options: Any) -> Any:
-        """See `ObjectStore.get`."""
+    async def _get(
+        self, key: str, part: ByteRange | Suffix | None, if_none_match: str | None
+    ) -> GetResult | None:
         reach(f"before get {_kind(key)}")
-        found = await self._inner.get(key, **options)
+        found = await self._inner.get(key, part=part, if_none_match=if_none_match)
         reach(f"after get {_kind(key)}")
         return found
 
-    async def put(self, key: str, *arguments: Any) -> str:
+    async def put(self, key: str, body: bytes, mode: PutMode = OVERWRITE) -> str:
         """See `ObjectStore.put`."""
         kind = _kind(key)
         if key == MANIFEST:
@@ -128,16 +126,16 @@ class FaultyStore:
             kind = "manifest again" if self._manifest_writes else kind
             self._manifest_writes += 1
         reach(f"before put {kind}")
-        etag = await self._inner.put(key, *arguments)
+        etag = await self._inner.put(key, body, mode)
         reach(f"after put {kind}")
         return etag
 
-    def list(self, prefix: str) -> Any:
+    def list(self, prefix: str) -> AsyncIterator[ListPage]:
         """See `ObjectStore.list`."""
         reach("before list")
         return self._inner.list(prefix)
 
-    async def delete(self, keys: Sequence[str]) -> Any:
+    async def delete(self, keys: Sequence[str]) -> Mapping[str, StorageError]:
         """See `ObjectStore.delete`."""
         reach("before delete")
         return await self._inner.delete(keys)
