@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import TypeVar
@@ -14,7 +15,7 @@ from buffer.store import OVERWRITE, ByteRange, GetResult, ObjectStore, PutMode, 
 from buffer.store.forwarding import ForwardingStore
 from buffer.workers import CpuWorkers
 
-__all__ = ["INLINE", "MANIFEST", "DistantStore", "each", "read_manifest", "stored_records"]
+__all__ = ["INLINE", "MANIFEST", "DistantStore", "StrayStore", "each", "read_manifest", "stored_records"]
 
 T = TypeVar("T")
 
@@ -90,3 +91,37 @@ class DistantStore(ForwardingStore):
         failed = await self._inner.delete(keys)
         await anyio.sleep(self._seconds())
         return failed
+
+
+class StrayStore(ForwardingStore):
+    """Ends calls in a cancellation that is nobody's, before they have an effect. For asyncio.
+
+    Args:
+        inner: The store that does the work.
+
+    Attributes:
+        strays: Calls that are to end so: operation, and end of the key. Each is for one call.
+    """
+
+    def __init__(self, inner: ObjectStore) -> None:
+        super().__init__(inner)
+        self.strays: list[tuple[str, str]] = []
+
+    async def _get(
+        self, key: str, part: ByteRange | Suffix | None, if_none_match: str | None
+    ) -> GetResult | None:
+        await self._stray("get", key)
+        return await self._inner.get(key, part=part, if_none_match=if_none_match)
+
+    async def put(self, key: str, body: bytes, mode: PutMode = OVERWRITE) -> str:
+        """See `ObjectStore.put`."""
+        await self._stray("put", key)
+        return await self._inner.put(key, body, mode)
+
+    async def _stray(self, operation: str, key: str) -> None:
+        for stray in self.strays:
+            if stray[0] == operation and key.endswith(stray[1]):
+                self.strays.remove(stray)
+                elsewhere: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+                elsewhere.cancel()
+                await elsewhere

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import math
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +23,7 @@ from buffer import (
 from buffer.errors import without_frames
 from buffer.testing import CutBody, Delay, FailBefore, GatedStore
 from buffer.testing.time import VirtualTimeLoop
+from tests.helpers import StrayStore
 
 if TYPE_CHECKING:
     from tests.pipeline.conftest import Queue
@@ -35,34 +35,12 @@ ON_ASYNCIO = pytest.mark.parametrize(
 )
 
 
-class StrayStore(MemoryStore):
-    """Waits for something that was cancelled elsewhere, in some of its reads.
-
-    Attributes:
-        strays: Given the key; how often the next reads of it end so.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.strays: dict[str, int] = {}
-
-    async def get(self, key: str, **options: Any) -> Any:
-        """See `ObjectStore.get`."""
-        if self.strays.get(key, 0) > 0:
-            self.strays[key] -= 1
-            elsewhere: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            elsewhere.cancel()
-            await elsewhere
-        return await super().get(key, **options)
-
-
-@pytest.mark.memory_only("the store is the test's own")
 @ON_ASYNCIO
 async def test_a_stray_cancellation_in_a_fetch_is_that_batchs_failure(queue: Queue) -> None:
     """A worker that ended of it would be missed by nobody, and iteration would wait for its batch for ever."""
-    store = queue.bare = StrayStore()
+    store = StrayStore(queue.bare)
     first, *_ = await queue.fill(3)
-    store.strays[first.location] = 1
+    store.strays = [("get", first.location)]
     with anyio.fail_after(1000):
         async with queue.pipeline(PipelineConfig(until_caught_up=True), store=store) as pipeline:
             with pytest.raises(StorageError, match="something that it waited for was cancelled") as caught:
@@ -72,16 +50,15 @@ async def test_a_stray_cancellation_in_a_fetch_is_that_batchs_failure(queue: Que
             assert [delivery.sequence async for delivery in pipeline] == [1, 2]
 
 
-@pytest.mark.memory_only("the store is the test's own")
 @ON_ASYNCIO
 async def test_a_stray_cancellation_in_a_look_ends_the_pipeline_with_an_error(queue: Queue) -> None:
     """The owner does not go missing either."""
-    store = queue.bare = StrayStore()
+    store = StrayStore(queue.bare)
     await queue.fill(1)
     with anyio.fail_after(1000):
         async with queue.pipeline(store=store) as pipeline:
             (await anext(pipeline)).done()
-            store.strays[queue.manifest_key] = 1
+            store.strays = [("get", queue.manifest_key)]
             with pytest.raises(StorageError, match="something that it waited for was cancelled"):
                 await anext(pipeline)
 
