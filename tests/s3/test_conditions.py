@@ -194,6 +194,16 @@ async def test_without_a_strong_etag_there_is_an_error(headers: dict[str, str]) 
             await store.put("m", b"n", CREATE)
 
 
+async def test_a_read_without_an_etag_is_repeated_one_with_a_weak_etag_is_not() -> None:
+    """A server that has just been restarted may do better in a moment; whoever makes ETags weak will not."""
+    async with serving(play([Reply(body=b"m"), Reply(headers={"etag": '"e"'}, body=b"m")])) as (store, _):
+        assert (await store.get("m")).etag == '"e"'
+    async with serving(play([Reply(headers={"etag": 'W/"e"'}, body=b"m")])) as (store, server):
+        with pytest.raises(StorageError) as caught:
+            await store.get("m")
+        assert len(server.received) == 1 and not caught.value.transient
+
+
 @pytest.mark.parametrize("headers", [{"etag": 'W/"abc"'}, {}])
 async def test_an_overwrite_without_a_strong_etag_is_not_repeated(headers: dict[str, str]) -> None:
     """It is done, and will never be answered better: a permanent error that nobody takes for an unknown outcome."""

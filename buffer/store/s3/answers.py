@@ -72,7 +72,8 @@ def object_from(
         raise _bad(subject, f"the answer has Content-Encoding {encoding}; a proxy must not compress")
     etag = answer.headers.get("etag", "")
     if _is_weak(etag):
-        raise _bad(subject, f"{_NO_STRONG_ETAG}: {etag!r}")
+        # A weak one is a proxy's way. None at all may be a server's that has just been restarted.
+        raise _bad(subject, f"{_NO_STRONG_ETAG}: {etag!r}", transient=not etag.startswith("W/"))
     # rclone answers 200 to a range, with a part and its Content-Range.
     if answer.status == 200 and "content-range" not in answer.headers:
         # A store may ignore the range and send all of it.
