@@ -46,14 +46,6 @@ ACKING_ON_COMMIT: list[tuple[faulty.How, str]] = [
     ("raise", "before put manifest again"),
     ("kill", "after put manifest again"),
 ]
-# Where the kind of store can make a difference.
-READING_FROM_S3: list[tuple[faulty.How, str]] = [
-    ("kill", "after put manifest"),
-    ("kill", "after latestOffset"),
-    ("kill", "during read"),
-    ("kill", "before put manifest again"),
-    ("kill", "after put manifest again"),
-]
 UPLOADING: list[tuple[faulty.How, str]] = [
     ("kill", "after put batch"),
     ("kill", "after write"),
@@ -64,12 +56,6 @@ COMMITTING: list[tuple[faulty.How, str]] = [
     ("kill", "after put manifest"),
     ("kill", "after sink commit"),
     ("raise", "before put manifest"),
-    ("raise", "after put manifest"),
-]
-WRITING_TO_S3: list[tuple[faulty.How, str]] = [
-    ("kill", "after put batch"),
-    ("kill", "before put manifest"),
-    ("kill", "after put manifest"),
     ("raise", "after put manifest"),
 ]
 
@@ -111,9 +97,10 @@ def start(run: DataFrame, folder: Path, sink: str = "parquet", **options: str) -
         ("queue", PLANNING, "eager"),
         ("queue", READING, "eager"),
         ("queue", ACKING_ON_COMMIT, "commit"),
-        ("s3_queue", READING_FROM_S3, "eager"),
+        ("s3_queue", PLANNING, "eager"),
+        ("s3_queue", READING, "eager"),
     ],
-    ids=["planning", "reading", "commit", "s3"],
+    ids=["planning", "reading", "commit", "planning-s3", "reading-s3"],
 )
 def test_a_reading_query_may_die_anywhere(
     spark: SparkSession,
@@ -144,8 +131,13 @@ def test_a_reading_query_may_die_anywhere(
 
 @pytest.mark.parametrize(
     ("store", "steps"),
-    [("queue", UPLOADING), ("queue", COMMITTING), ("s3_queue", WRITING_TO_S3)],
-    ids=["uploading", "committing", "s3"],
+    [
+        ("queue", UPLOADING),
+        ("queue", COMMITTING),
+        ("s3_queue", UPLOADING),
+        ("s3_queue", COMMITTING),
+    ],
+    ids=["uploading", "committing", "uploading-s3", "committing-s3"],
 )
 def test_a_writing_query_may_die_anywhere(
     spark: SparkSession,
