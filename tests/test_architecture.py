@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parent.parent / "buffer"
 
 # A module may import from its own component and from lower floors. The top of the list is the ground floor.
 FLOORS = (
-    {"errors", "model", "clock", "metrics", "workers"},
+    {"errors", "model", "clock", "metrics", "suggestion", "workers"},
     {"config", "naming", "format"},
     {"store"},
     {"queue"},

@@ -107,11 +107,14 @@ async def _dump_batch(
 
 async def _read(source: str, store_url: str | None) -> bytes:
     """Return the bytes of a file or of an object: no key begins like the paths that are always files."""
+    is_file = store_url is None or source == STDIN or source.startswith(("/", "./", "../"))
+    # Out here, a URL that cannot be used is a usage error.
+    opening = None if is_file or store_url is None else open_store(store_url)
     try:
-        if store_url is None or source == STDIN or source.startswith(("/", "./", "../")):
+        if opening is None:
             async with aclosing(read_inputs((source,))) as pieces:
                 return b"".join([piece async for piece in pieces])
-        async with open_store(store_url) as store:
+        async with opening as store:
             return (await store.get(source)).body
     except (OSError, Error) as error:
         # An OSError names the path itself, and then it would stand there twice.

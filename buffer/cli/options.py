@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, TypeVar
 
 import click
@@ -67,12 +66,6 @@ def store_url(
     def check(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
         if value is None:
             return None
-        if value.startswith(("/", "./", "../")):
-            raise click.BadParameter(
-                f"a store is named by a URL, and a folder by one such as {Path(value).resolve().as_uri()}",
-                ctx,
-                param,
-            )
         if outlives_command and value.lower().startswith("memory:"):
             raise click.BadParameter(
                 "a store in memory lives and ends with the process that opened it: nothing is in it when this command "

@@ -18,6 +18,7 @@ from buffer.errors import InvalidInputError
 from buffer.format import DEFAULT_MAX_BATCH_BYTES
 from buffer.model import Compression
 from buffer.spark.option_text import boolean, seconds, some_text, whole
+from buffer.suggestion import did_you_mean
 
 __all__ = ["OPTIONS", "AckMode", "Option", "Options", "Purpose"]
 
@@ -125,7 +126,8 @@ class Options:
             known = _KNOWN.get(key.lower())
             if known is None:
                 raise InvalidInputError(
-                    f"the option {key!r} is unknown. Known are: {_names(Purpose.ANY)}. "
+                    f"the option {key!r} is unknown{did_you_mean(key, (each.name for each in OPTIONS))}. "
+                    f"Known are: {_names(Purpose.ANY)}. "
                     "Credentials are no options: each node takes them from its environment"
                 )
             if not isinstance(text, str):

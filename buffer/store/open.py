@@ -7,11 +7,12 @@ and among the bases of `StoreOptions`.
 from __future__ import annotations
 
 import os
+import re
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, TypedDict, Unpack, cast
-from urllib.parse import SplitResult, urlsplit
+from urllib.parse import SplitResult, quote, urlsplit
 
 import anyio
 
@@ -21,6 +22,7 @@ from buffer.store.base import ObjectStore
 from buffer.store.file import FileStore
 from buffer.store.memory import MemoryStore
 from buffer.store.options import decode_path, parse_bool, parse_seconds, read_options
+from buffer.suggestion import did_you_mean
 
 if TYPE_CHECKING:
     import random
@@ -30,7 +32,22 @@ if TYPE_CHECKING:
 
 __all__ = ["FileOptions", "MemoryOptions", "S3Options", "StoreOptions", "open_store"]
 
+# Options that the query of a URL may have, each with what makes a value of its text.
+FILE_QUERY: Final[Mapping[str, Callable[[str], object]]] = {
+    "fsync": parse_bool,
+    "lock_timeout": parse_seconds,
+}
+S3_QUERY: Final[Mapping[str, Callable[[str], object]]] = dict.fromkeys(
+    ("region", "endpoint", "addressing", "profile", "ca_bundle"), str
+)
+
 _CLOSE_SECONDS: Final = 5.0
+
+# What plain paths of folders begin with; "" stands for the root.
+_BEFORE_SLASH: Final = frozenset({"", ".", "..", "~"})
+# As Spark and Hadoop show paths of local files.
+_HADOOP_FILE: Final = re.compile("file:/(?!/)", re.IGNORECASE)
+_HADOOP_S3: Final = frozenset({"s3a://", "s3n://"})
 
 
 class MemoryOptions(TypedDict, total=False):
@@ -109,15 +126,29 @@ def open_store(url: str, **options: Unpack[StoreOptions]) -> AbstractAsyncContex
         raise InvalidInputError(f"a store's URL must be text, but is of the type {type(url).__name__}")
     scheme = url.partition("://")[0].lower()
     if "://" not in url or scheme not in _OPENERS:
-        # Only the scheme is quoted: the rest may hold a secret.
-        what = f"begins with {scheme + '://'!r}" if "://" in url else "has no scheme"
-        supported = ", ".join(f"{name}://" for name in sorted(_OPENERS))
-        raise InvalidInputError(f"a store's URL must begin with one of {supported}, but the one given {what}")
+        raise InvalidInputError(_unsupported(url))
     try:
         parts = urlsplit(url)
     except ValueError as exc:
         raise InvalidInputError(f"the {scheme} URL cannot be read: {exc}") from exc
     return _OPENERS[scheme](parts, options)
+
+
+def _unsupported(url: str) -> str:
+    supported = [f"{name}://" for name in sorted(_OPENERS)]
+    rule = f"a store's URL must begin with one of {', '.join(supported)}"
+    # A folder is quoted. Of anything else only the scheme is: the rest may hold a secret.
+    if url.partition("/")[0] in _BEFORE_SLASH and url:
+        folder = quote(os.path.abspath(os.path.expanduser(url)), errors="replace")
+        return f"{rule}, but the one given is a plain path: write file://{folder}"
+    if _HADOOP_FILE.match(url):
+        return f"{rule}, but the one given has no '//' behind 'file:': write file://{url.partition(':')[2]}"
+    if "://" not in url:
+        return f"{rule}, but the one given has no scheme; a folder is file:///absolute/path"
+    scheme = f"{url.partition('://')[0].lower()}://"
+    if scheme in _HADOOP_S3:
+        return f"{rule}, but the one given begins with {scheme!r}, Hadoop's name for S3: write s3://"
+    return f"{rule}, but the one given begins with {scheme!r}{did_you_mean(scheme, supported)}"
 
 
 def _open_memory(url: SplitResult, options: StoreOptions) -> AbstractAsyncContextManager[ObjectStore]:
@@ -138,8 +169,7 @@ def _open_file(url: SplitResult, options: StoreOptions) -> AbstractAsyncContextM
         )
     if not {".", ".."}.isdisjoint(path.split("/")):
         raise InvalidInputError("the path of a file URL must not have '.' or '..' between slashes")
-    query = {"fsync": parse_bool, "lock_timeout": parse_seconds}
-    settings = read_options(url, options, query=query, keywords=FileOptions.__annotations__)
+    settings = read_options(url, options, query=FILE_QUERY, keywords=FileOptions.__annotations__)
     return _closing(FileStore(path, **cast("FileOptions", settings)))
 
 
@@ -147,8 +177,7 @@ def _open_s3(url: SplitResult, options: StoreOptions) -> AbstractAsyncContextMan
     # The HTTP client takes its time to load, which users of other stores need not spend.
     from buffer.store.s3 import S3Config, S3Store  # noqa: PLC0415
 
-    query = dict.fromkeys(("region", "endpoint", "addressing", "profile", "ca_bundle"), str)
-    given = read_options(url, options, query=query, keywords=S3Options.__annotations__)
+    given = read_options(url, options, query=S3_QUERY, keywords=S3Options.__annotations__)
     components = {
         name: given.pop(name) for name in ("credentials", "transport", "rng", "clock") if name in given
     }

@@ -12,6 +12,7 @@ from typing import Final
 from urllib.parse import SplitResult, parse_qsl, unquote
 
 from buffer.errors import InvalidInputError
+from buffer.suggestion import did_you_mean
 
 __all__ = ["decode_path", "parse_bool", "parse_seconds", "read_options"]
 
@@ -44,7 +45,8 @@ def read_options(
     for name, text in _pairs(url):
         if name not in query:
             raise InvalidInputError(
-                f"{name!r} in the query of a {url.scheme} URL is unknown; {_known(query)}"
+                f"{name!r} in the query of a {url.scheme} URL is unknown{did_you_mean(name, query)}; "
+                f"{_known(query)}"
             )
         if name in result:
             raise InvalidInputError(f"{name!r} is in the query of the {url.scheme} URL twice")
@@ -55,7 +57,8 @@ def read_options(
     for name, value in options.items():
         if name not in keywords:
             raise InvalidInputError(
-                f"the option {name!r} of a {url.scheme} store is unknown; {_known(keywords)}"
+                f"the option {name!r} of a {url.scheme} store is unknown{did_you_mean(name, keywords)}; "
+                f"{_known(keywords)}"
             )
         if name in result:
             raise InvalidInputError(f"{name!r} is both in the query of the {url.scheme} URL and an option")

@@ -133,7 +133,7 @@ def test_a_store_that_fails_is_told_in_one_line(cli: Cli) -> None:
         (("--compression", "lz4"), "'lz4' is not one of 'none', 'zstd'"),
         (("--flush-interval", "nan"), "'--flush-interval': nan is not a number of seconds"),
         (("--delivery-timeout", "-1"), "'--delivery-timeout': -1.0 is not in the range x>0"),
-        (("--store", "/srv/a queue"), "a folder by one such as file:///srv/a%20queue"),
+        (("--store", "/srv/a queue"), "a plain path: write file:///srv/a%20queue"),
         (("--null", "--length-prefixed"), "--null and --length-prefixed exclude each other"),
         (("--store", "nowhere://x"), "a store's URL must begin with"),
     ],

@@ -136,6 +136,8 @@ def test_settings_that_cannot_be_used_are_refused(settings: dict[str, Any]) -> N
 
 
 def test_unknown_settings_are_named() -> None:
-    """A misspelt keyword is an error that lists the known ones."""
-    with pytest.raises(InvalidInputError, match="max_conections"):
+    """A misspelt name is an error that tells the right one, in code as in the URL."""
+    with pytest.raises(InvalidInputError, match=r"max_conections \(did you mean 'max_connections'\?\)"):
         S3Config.from_url("s3://data", {}, max_conections=3)
+    with pytest.raises(InvalidInputError, match=r"regoin in an S3 URL \(did you mean 'region'\?\)"):
+        S3Config.from_url("s3://data?regoin=x", {})

@@ -122,6 +122,29 @@ def test_an_unknown_option_is_refused_with_the_list_of_known_ones() -> None:
         Options.parse(PATH | {"maxBatchPerTrigger": "1"})
 
 
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [
+        ("maxbatchpertrigger", "maxBatchesPerTrigger"),
+        ("start_sequence", "startSequence"),
+        ("manifestpath", "manifest_path"),
+        ("idempotencekey", "idempotencyKey"),
+    ],
+)
+def test_an_option_that_is_nearly_right_is_answered_with_the_right_one(given: str, meant: str) -> None:
+    """In the writing of the documentation; Spark hands over lower case."""
+    with pytest.raises(
+        InvalidInputError, match=rf"'{given}' is unknown \(did you mean '{meant}'\?\)\. Known"
+    ):
+        Options.parse(PATH | {given: "1"})
+
+
+def test_an_option_that_is_like_no_other_gets_no_guess() -> None:
+    """A wrong guess is worse than none."""
+    with pytest.raises(InvalidInputError, match=r"'header' is unknown\. Known are: path"):
+        Options.parse(PATH | {"header": "true"})
+
+
 def test_secrets_given_as_options_are_not_repeated() -> None:
     """Neither an unknown option's value nor a URL with credentials reaches a message or a log."""
     no_urls = ({"path": "s3://key:hunter2@[::1/q"}, {"path": "s3://key:hunter2@buck\u2100t/q"})
@@ -148,6 +171,9 @@ def test_an_option_of_another_use_is_refused() -> None:
         ({}, "'path' is missing"),
         ({"path": "memory://"}, "do not share"),
         ({"path": "gs://bucket"}, "must begin with one of"),
+        ({"path": "s3a://bucket/q"}, "write s3://"),
+        ({"path": "/data/q"}, "write file:///data/q"),
+        ({"path": "file:/tmp/q"}, "write file:///tmp/q"),
         ({"path": "file:///q", "manifest_path": "a//b"}, "manifest_path must be names"),
         ({"path": "file:///q", "startSequence": "5", "endSequence": "4"}, "endSequence must be at least"),
     ],

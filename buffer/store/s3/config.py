@@ -15,6 +15,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 from buffer.errors import InvalidInputError
 from buffer.store.s3.sigv4 import Credentials
+from buffer.suggestion import did_you_mean
 
 __all__ = ["Addressing", "S3Config", "is_region"]
 
@@ -177,14 +178,16 @@ class S3Config:
         unknown = sorted(settings.keys() - known)
         if unknown:
             raise InvalidInputError(
-                f"unknown S3 settings {', '.join(unknown)}; known are {', '.join(sorted(known))}"
+                f"unknown S3 settings {', '.join(name + did_you_mean(name, known) for name in unknown)}; "
+                f"known are {', '.join(sorted(known))}"
             )
         values: dict[str, Any] = {"bucket": parts.netloc, "prefix": unquote(parts.path).strip("/")}
         values |= _from_environment(environ, static_keys=settings.get("access_key_id") is None)
         for name, value in parse_qsl(parts.query, keep_blank_values=True):
             if name not in _URL_OPTIONS:
                 raise InvalidInputError(
-                    f"unknown option {name} in an S3 URL; known are {', '.join(_URL_OPTIONS)}"
+                    f"unknown option {name} in an S3 URL{did_you_mean(name, _URL_OPTIONS)}; "
+                    f"known are {', '.join(_URL_OPTIONS)}"
                 )
             values[name] = value
         return cls(**(values | settings))
