@@ -56,7 +56,8 @@ class VerificationReport:
         write_mb_per_s: Rate of one large write, megabytes per second.
         read_mb_per_s: Rate of one large read.
         scratch_prefix: What the keys of the scratch objects began with.
-        clock_offset_ms: How far the store's clock is ahead of this machine's, or None if it does not tell.
+        clock_offset_ms: How far the store's clock is ahead of this machine's, to about a second, as stores tell
+            no more; 0 if they may well agree, or None if the store does not tell its time.
     """
 
     url: str
@@ -99,11 +100,6 @@ class VerificationReport:
         if self.write_mb_per_s is not None and self.read_mb_per_s is not None:
             lines.append(
                 f"  one writer {self.write_mb_per_s:.0f} MB/s, one reader {self.read_mb_per_s:.0f} MB/s"
-            )
-        if self.clock_offset_ms is not None:
-            direction = "behind" if self.clock_offset_ms < 0 else "ahead of"
-            lines.append(
-                f"  the store's clock is {abs(self.clock_offset_ms) / 1000:.1f} s {direction} this machine's"
             )
         return "\n".join(lines)
 

@@ -22,6 +22,7 @@ __all__ = ["CHECKS", "Broken", "Probe"]
 WRONG_ETAG = '"00000000000000000000000000000000"'
 
 _CLOCK_TOLERANCE_MS = 30_000
+_CLOCK_RESOLUTION_MS = 1000
 _ROUND_TRIPS = 10
 
 
@@ -171,10 +172,11 @@ async def _list_and_delete(probe: Probe) -> str:
     for key in keys:
         await probe.put(key, b"listed")
     found: dict[str, int] = {}
+    began_ms = probe.clock.now_ms()
     async for page in probe.store.list(f"{probe.prefix}/list/"):
         found |= {meta.key: meta.size_bytes for meta in page.objects}
         if page.now_ms is not None:
-            probe.clock_offset_ms = page.now_ms - probe.clock.now_ms()
+            probe.clock_offset_ms = _offset_ms(page.now_ms, began_ms, probe.clock.now_ms())
     if found != dict.fromkeys(keys, 6):
         raise Broken(f"three objects of 6 bytes were written, but listed are {found}")
     failed = await probe.store.delete([*keys, f"{probe.prefix}/list/absent"])
@@ -192,10 +194,26 @@ async def _clock(probe: Probe) -> str:
         return "the store does not tell its time"
     if abs(offset) > _CLOCK_TOLERANCE_MS:
         raise Broken(
-            f"the store's clock is {offset / 1000:+.0f} s from this machine's: signatures may be refused and "
-            "the age of objects is misjudged; let NTP set the clock"
+            f"{_clocks(offset)}: signatures may be refused and the age of objects is misjudged; "
+            "let NTP set the clock"
         )
-    return f"the clocks are {abs(offset) / 1000:.1f} s apart"
+    return _clocks(offset)
+
+
+def _offset_ms(told_ms: int, began_ms: int, ended_ms: int) -> int:
+    """Return how far a clock is ahead that told its time between two others, as far as that can be told.
+
+    Stores tell whole seconds: what `told_ms` stands for may be anything up to the next one.
+    """
+    least, most = told_ms - ended_ms, told_ms + _CLOCK_RESOLUTION_MS - began_ms
+    return 0 if least <= 0 <= most else (least + most) // 2
+
+
+def _clocks(offset_ms: int) -> str:
+    if offset_ms == 0:
+        return "the clocks agree, as far as times in whole seconds tell"
+    direction = "ahead of" if offset_ms > 0 else "behind"
+    return f"the store's clock is about {max(round(abs(offset_ms) / 1000), 1)} s {direction} this machine's"
 
 
 async def _speed(probe: Probe) -> str:

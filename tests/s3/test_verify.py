@@ -168,6 +168,55 @@ async def test_a_wrong_clock_and_a_failing_listing_are_warnings() -> None:
     assert "warn list and delete" in str(report)
 
 
+@pytest.mark.parametrize(
+    ("offset_ms", "known_ms", "words"),
+    [
+        (-999, 0, "the clocks agree"),
+        (0, 0, "the clocks agree"),
+        (1_500, 2_000, "the store's clock is about 2 s ahead of this machine's"),
+        (-3_000, -2_500, "the store's clock is about 2 s behind this machine's"),
+        (-1_001, -501, "the store's clock is about 1 s behind this machine's"),
+        (
+            90_000,
+            90_500,
+            "the store's clock is about 90 s ahead of this machine's: signatures may be refused",
+        ),
+    ],
+)
+async def test_no_more_is_said_of_clocks_than_can_be_told(offset_ms: int, known_ms: int, words: str) -> None:
+    """A time in whole seconds is up to one behind the clock it comes from; that is no difference."""
+
+    class Fixed:
+        def __init__(self, time_ms: int) -> None:
+            self.time_ms = time_ms
+
+        def now_ms(self) -> int:
+            return self.time_ms
+
+    machine = Fixed(1_800_000_000_000)
+    store = MemoryStore(clock=Fixed(machine.time_ms + offset_ms))
+    report = await verify_store(store, body_bytes=1000, clock=machine)
+    (clock,) = (finding for finding in report.findings if finding.name == "clock")
+    assert clock.detail.startswith(words)
+    assert report.clock_offset_ms == known_ms
+    assert str(report).count("clock is") + str(report).count("clocks agree") == 1
+
+
+async def test_a_slow_answer_is_no_difference_of_clocks() -> None:
+    """The store's clock was read at some time during the request."""
+
+    class Running:
+        time_ms = 1_800_000_000_000
+
+        def now_ms(self) -> int:
+            self.time_ms += 5_000
+            return self.time_ms
+
+    clock = Running()
+    report = await verify_store(MemoryStore(clock=clock), body_bytes=1000, clock=clock)
+    assert report.clock_offset_ms == 0
+
+
 async def test_a_condition_lost_below_the_store_is_found() -> None:
     """A layer between, which drops conditions, is caught like a server that does."""
     store = FaultStore(MemoryStore())
