@@ -49,13 +49,15 @@ def gc(
     config = ConsumerConfig(
         manifest_path=manifest_path, data_path_prefix=data_path_prefix, gc_grace_period=grace
     )
-    if delete and grace < _SAFE_GRACE_SECONDS:
+    collection = run(lambda _interrupts: _collect(store_url, config, delete=delete))
+    if collection.deleted and grace < _SAFE_GRACE_SECONDS:
+        what = "would be" if collection.dry_run else "was"
         click.echo(
-            f"opendata-buffer: warning: with a grace below {_SAFE_GRACE_SECONDS:g} s, a batch that a producer with "
-            "the default settings has yet to enqueue may be deleted",
+            f"opendata-buffer: warning: with a grace below {_SAFE_GRACE_SECONDS:g} s, what {what} deleted may "
+            "include a batch that a producer with the default settings has yet to enqueue",
             err=True,
         )
-    report(run(lambda _interrupts: _collect(store_url, config, delete=delete)), as_json=as_json)
+    report(collection, as_json=as_json)
 
 
 def report(collection: Collection, *, as_json: bool) -> None:

@@ -215,6 +215,9 @@ def test_framing_is_for_records_only(cli: Cli) -> None:
     assert cli.run("batch", "dump", "-", "--null", stdin=encode_batch([])).code == 2
 
 
+SHORT_GRACE = "opendata-buffer: warning: with a grace below 600 s, "
+
+
 @pytest.fixture
 def one_taken_one_queued(cli: Cli) -> tuple[Cli, str, str]:
     """A queue, the location of a batch that was taken from it, and of one that is still in it."""
@@ -232,7 +235,9 @@ def test_gc_shows_what_it_would_delete_and_deletes_nothing(
     cli, taken, queued = one_taken_one_queued
     outcome = cli.ok("gc", "--grace", "0")
     assert outcome.stdout.decode() == f"{taken}\n"
-    assert outcome.stderr.splitlines() == [
+    warning, *told = outcome.stderr.splitlines()
+    assert warning.startswith(f"{SHORT_GRACE}what would be deleted may include a batch ")
+    assert told == [
         "would be deleted: 1 batch, 14 bytes",
         "kept: 1 object not named like a batch",
         "kept: 1 object referenced by the queue",
@@ -245,9 +250,20 @@ def test_gc_deletes_on_request(one_taken_one_queued: tuple[Cli, str, str]) -> No
     cli, taken, queued = one_taken_one_queued
     outcome = cli.ok("gc", "--grace", "0", "--delete")
     assert outcome.stdout.decode() == f"{taken}\n"
-    assert outcome.stderr.startswith("opendata-buffer: warning: with a grace below 600 s, ")
+    assert outcome.stderr.startswith(f"{SHORT_GRACE}what was deleted may include a batch ")
     assert "\ndeleted: 1 batch, 14 bytes\n" in outcome.stderr
     assert not path_of(cli, taken).exists() and path_of(cli, queued).exists()
+
+
+def test_gc_does_not_warn_where_there_is_nothing_to_delete(
+    one_taken_one_queued: tuple[Cli, str, str],
+) -> None:
+    """A short grace endangers nobody then."""
+    cli, _taken, _queued = one_taken_one_queued
+    cli.ok("gc", "--grace", "0", "--delete")
+    for arguments in (("--delete",), ()):
+        outcome = cli.ok("gc", "--grace", "0", *arguments)
+        assert "deleted: 0 batches" in outcome.stderr and "warning" not in outcome.stderr
 
 
 def test_gc_keeps_what_is_young(one_taken_one_queued: tuple[Cli, str, str]) -> None:
