@@ -18,7 +18,7 @@ import click
 from buffer import ConsumedBatch, Consumer, ConsumerConfig, ObjectStore, StorageError
 from buffer.cli.exits import CommandError
 from buffer.cli.interrupts import Interrupts
-from buffer.cli.outage import Outage, WatchedStore
+from buffer.cli.outage import watched
 from buffer.cli.peek import peek, require_queue
 from buffer.cli.sinks import StandardOutput
 from buffer.queue.backoff import FailureBackoff
@@ -47,8 +47,16 @@ async def take(opened: ObjectStore, plan: Plan, interrupts: Interrupts) -> None:
         Error: What the consumer raised.
         OSError: Standard output cannot be written.
     """
+    await watched(opened, lambda store: _take(store, plan, interrupts))
+
+
+async def look(opened: ObjectStore, plan: Plan, interrupts: Interrupts) -> None:
+    """Write the queue's records without being its consumer. Raises what `take` raises."""
+    await watched(opened, lambda store: _look(store, plan, interrupts))
+
+
+async def _take(store: ObjectStore, plan: Plan, interrupts: Interrupts) -> None:
     output = _Output(plan)
-    store = WatchedStore(opened, Outage())
     # Fencing creates the manifest: a slip in a path would leave a queue that nobody meant.
     await _find_queue(store, plan, output)
     async with Consumer(store, plan.config, plan.last_acked) as consumer:
@@ -76,11 +84,9 @@ async def take(opened: ObjectStore, plan: Plan, interrupts: Interrupts) -> None:
                     )
 
 
-async def look(opened: ObjectStore, plan: Plan, interrupts: Interrupts) -> None:
-    """Write the queue's records without being its consumer. Raises what `take` raises."""
+async def _look(store: ObjectStore, plan: Plan, interrupts: Interrupts) -> None:
     output = _Output(plan)
     after = plan.last_acked
-    store = WatchedStore(opened, Outage())
     await _find_queue(store, plan, output)
     while True:
         try:

@@ -6,13 +6,13 @@ import os
 
 import click
 
-from buffer import Compression, Producer, ProducerConfig, open_store
+from buffer import Compression, ObjectStore, Producer, ProducerConfig, open_store
 from buffer.cli import options
 from buffer.cli.exits import CommandError, ExitCode, classify, describe
 from buffer.cli.feed import Feed
 from buffer.cli.framing import Framing
 from buffer.cli.interrupts import Interrupts, run
-from buffer.cli.outage import Outage, WatchedStore
+from buffer.cli.outage import watched
 from buffer.cli.progress import progress
 from buffer.cli.record_groups import Input, record_groups
 from buffer.cli.sources import STDIN, is_terminal, total_bytes
@@ -104,18 +104,20 @@ async def _produce(
 ) -> None:
     paths = [each.path for each in inputs]
     feed = Feed(interrupts)
-    # The whole of it: a signal ends only reading, which is the feed's affair.
-    with interrupts.finishing(_FINISH_SECONDS):
-        async with (
-            open_store(store_url) as store,
-            Producer(WatchedStore(store, Outage()), config) as producer,
-        ):
+
+    async def send(store: ObjectStore) -> None:
+        async with Producer(store, config) as producer:
             # A bar would run over what somebody types.
             with progress("produce", total=total_bytes(paths), shown=not is_terminal(paths)) as bar:
                 await feed.run(
                     producer,
                     record_groups(inputs, framing, max_record_bytes=max_record_bytes, on_read=bar.advance),
                 )
+
+    # The whole of it: a signal ends only reading, which is the feed's affair.
+    with interrupts.finishing(_FINISH_SECONDS):
+        async with open_store(store_url) as store:
+            await watched(store, send)
     click.echo(_summary(feed), err=True)
     _raise_failure(feed)
 

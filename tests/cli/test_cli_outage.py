@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import math
+from contextlib import nullcontext
+from typing import Any
 
 import anyio
+import anyio.lowlevel
 import pytest
 
 from buffer import (
@@ -13,12 +16,15 @@ from buffer import (
     CpuWorkers,
     MemoryStore,
     NotFoundError,
+    ObjectStore,
     Producer,
     ProducerConfig,
     StorageError,
 )
-from buffer.cli.outage import Outage, WatchedStore
+from buffer.cli import outage as told_by
+from buffer.cli.outage import Outage, WatchedStore, watched
 from buffer.testing import Delay, FailBefore, FaultStore
+from tests.cli.support import Cli
 
 pytestmark = pytest.mark.virtual_time
 
@@ -120,3 +126,113 @@ async def test_producer_and_consumer_work_through_it(
     async with Consumer(store, ConsumerConfig(gc_interval=math.inf), workers=INLINE) as consumer:
         batch = await consumer.next_batch()
     assert batch is not None and batch.entries == (b"one",)
+
+
+@pytest.mark.parametrize("kind", ["read", "write"])
+async def test_a_request_that_does_not_end_is_told_of_while_it_lasts(
+    kind: str, below: FaultStore, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A store that tries again on its own may take minutes, for which nobody should wait in silence."""
+
+    async def work(store: ObjectStore) -> None:
+        await store.put("key", b"body")
+        below.inject("get" if kind == "read" else "put", Delay(100), times=1)
+        if kind == "read":
+            await store.get("key")
+        else:
+            await store.put("key", b"body")
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(watched, below, work)
+        await anyio.sleep(9)
+        assert capsys.readouterr().err == ""
+        await anyio.sleep(3)
+        assert capsys.readouterr().err.startswith(f"{TOLD}a {kind} has had no success for 1")
+        await anyio.sleep(80)
+        assert capsys.readouterr().err == ""
+    assert capsys.readouterr().err == "opendata-buffer: the store answers again\n"
+
+
+async def test_large_transfers_have_their_time(below: FaultStore, capsys: pytest.CaptureFixture[str]) -> None:
+    """A slow line is no outage: 1 MiB a second is enough, also for reads once their size is known."""
+
+    async def work(store: ObjectStore) -> None:
+        for _ in range(2):
+            below.inject("put", Delay(38), times=1)
+            await store.put("key", bytes(30 * 1024 * 1024))
+        await store.get("key")
+        below.inject("get", Delay(38), times=1)
+        await store.get("key")
+
+    await watched(below, work)
+    assert capsys.readouterr().err == ""
+
+
+async def test_one_request_that_hangs_beside_others_is_no_outage(
+    below: FaultStore, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It is told of once it is the only one."""
+
+    async def work(store: ObjectStore) -> None:
+        below.inject("put", Delay(100), times=1)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(store.put, "hangs", b"body")
+            for _ in range(12):
+                await anyio.sleep(5)
+                await store.put("key", b"body")
+            assert capsys.readouterr().err == ""
+            await anyio.sleep(12)
+            assert capsys.readouterr().err.startswith(TOLD)
+
+    await watched(below, work)
+
+
+async def test_errors_leave_the_watch_as_they_are(below: FaultStore) -> None:
+    """In no group, with their cause, and also out of work that was cancelled."""
+    cause = ValueError("cause")
+
+    async def fails(_store: ObjectStore) -> None:
+        raise StorageError("failed") from cause
+
+    async def fails_late(store: ObjectStore) -> None:
+        try:
+            await anyio.sleep_forever()
+        finally:
+            with anyio.CancelScope(shield=True):
+                await anyio.sleep(1)
+            await fails(store)
+
+    for work in (fails, fails_late):
+        with pytest.raises(StorageError) as caught, anyio.move_on_after(1):
+            await watched(below, work)
+        assert caught.value.__cause__ is cause
+
+
+@pytest.mark.parametrize("arguments", [("produce",), ("consume",), ("consume", "--no-ack")])
+def test_commands_tell_of_silence(
+    arguments: tuple[str, ...], cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The request goes on once that has been said, and not before."""
+    said: list[str] = []
+
+    class Silent(MemoryStore):
+        async def put(self, *args: Any, **options: Any) -> str:
+            await silence()
+            return await super().put(*args, **options)
+
+        async def get(self, *args: Any, **options: Any) -> Any:
+            await silence()
+            return await super().get(*args, **options)
+
+    async def silence() -> None:
+        with anyio.fail_after(20):
+            while not said:
+                await anyio.lowlevel.checkpoint()
+
+    for name in ("OUTAGE_SECONDS", "SILENCE_SECONDS", "_LOOK_SECONDS"):
+        monkeypatch.setattr(told_by, name, 0.0)
+    monkeypatch.setattr(told_by, "_say", said.append)
+    for command in ("produce", "consume"):
+        monkeypatch.setattr(f"buffer.cli.{command}.open_store", lambda _url: nullcontext(Silent()))
+    cli.run(*arguments, stdin=b"one\n")
+    assert "has had no success" in said[0]
