@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from dataclasses import dataclass
 from functools import partial
@@ -17,6 +18,8 @@ SPARK_GUIDE = ROOT / "docs" / "guides" / "spark.md"
 SPARK_IMPORT = "from pyspark.sql import SparkSession"
 
 PYTHON_BLOCK = re.compile(r"^```(?:python|py)\b[^\n]*\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+SHELL_BLOCK = re.compile(r"^```sh\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+QUOTED = re.compile(r"'[^']*'|\"[^\"]*\"")
 LINK = re.compile(r"\]\(([^)#\s]+)(?:#[^)]*)?\)")
 
 
@@ -71,3 +74,31 @@ def test_links_lead_to_files(page: Path) -> None:
     targets = LINK.findall(page.read_text(encoding="utf-8"))
     missing = [target for target in targets if "://" not in target and not (page.parent / target).exists()]
     assert missing == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_commands_can_be_copied_into_any_shell(page: Path) -> None:
+    """An interactive zsh takes a comment for arguments, and a word with a question mark for a pattern."""
+    lines = [
+        line for block in SHELL_BLOCK.findall(page.read_text(encoding="utf-8")) for line in block.splitlines()
+    ]
+    wrong = [line for line in lines if re.search(r"\?|(^|\s)#", QUOTED.sub("", line))]
+    assert wrong == []
+
+
+def test_the_page_about_reliability_explains_every_event_of_a_trace() -> None:
+    """And none that is not there any more."""
+    noted: set[str] = {"VIOLATION"}
+    for path in (ROOT / "buffer" / "testing" / "world").glob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if (
+                isinstance(node, ast.Call)
+                and isinstance(node.func, ast.Attribute)
+                and node.func.attr == "note"
+            ):
+                # A node tells what, the history who and what.
+                noted |= {str(arg.value) for arg in node.args[:2] if isinstance(arg, ast.Constant)}
+    page = (ROOT / "docs" / "reliability.md").read_text(encoding="utf-8")
+    table = page.split("| event | facts |\n|---|---|\n")[1].split("\n\n")[0]
+    explained = {name for row in table.splitlines() for name in row.split("|")[1].strip().split(", ")}
+    assert explained == noted - {"world"}
