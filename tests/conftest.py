@@ -110,6 +110,8 @@ def new_store(request: pytest.FixtureRequest, place: str) -> NewStore:
     return make
 
 
+# Before the hook that reads the marks.
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Keep the tests of Spark together in one process: each would start a Spark of its own."""
     for item in items:
