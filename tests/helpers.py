@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import math
+import struct
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import TypeVar
 
@@ -13,9 +15,20 @@ from buffer.errors import NotFoundError, StorageError
 from buffer.format import ManifestView, decode_batch, parse_manifest
 from buffer.store import OVERWRITE, ByteRange, GetResult, ObjectStore, PutMode, Suffix
 from buffer.store.forwarding import ForwardingStore
+from buffer.testing import FaultStore
 from buffer.workers import CpuWorkers
 
-__all__ = ["INLINE", "MANIFEST", "DistantStore", "StrayStore", "each", "read_manifest", "stored_records"]
+__all__ = [
+    "INLINE",
+    "MANIFEST",
+    "DistantStore",
+    "StrayStore",
+    "each",
+    "empty_manifest",
+    "read_manifest",
+    "stored_records",
+    "take_requests",
+]
 
 T = TypeVar("T")
 
@@ -32,6 +45,20 @@ async def read_manifest(store: ObjectStore, key: str = MANIFEST) -> ManifestView
         return parse_manifest((await store.get(key)).body)
     except NotFoundError:
         return ManifestView.empty()
+
+
+def empty_manifest(next_sequence: int, *, epoch: int = 0) -> bytes:
+    """Return the manifest of a queue that has got as far as this and has no entries left."""
+    return struct.pack("<IQQH", 0, next_sequence, epoch, 1)
+
+
+def take_requests(store: FaultStore, manifest_key: str = MANIFEST) -> dict[str, int]:
+    """Return the requests since the last call, by operation and whether they concern manifest or batches."""
+    counted: Counter[str] = Counter()
+    for (operation, key), count in store.requests.items():
+        counted[f"{operation} {'manifest' if key == manifest_key else 'batch'}"] += count
+    store.requests.clear()
+    return dict(counted)
 
 
 async def stored_records(store: ObjectStore, key: str = MANIFEST) -> list[bytes]:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import math
 import random
-import struct
-from collections import Counter
 from collections.abc import Callable, Sequence
 
 import pytest
@@ -17,16 +15,14 @@ from buffer import (
     CpuWorkers,
     ManifestView,
     Metadata,
-    NotFoundError,
     ObjectStore,
     encode_batch,
-    parse_manifest,
 )
 from buffer.format import NewEntry
 from buffer.naming import BatchNamer
 from buffer.testing import FaultStore
 from buffer.testing.time import LoopClock
-from tests.helpers import each
+from tests.helpers import each, empty_manifest, read_manifest, take_requests
 from tests.real_stores import NewStore
 
 
@@ -88,10 +84,7 @@ class Queue:
 
     async def manifest(self) -> ManifestView:
         """Return the manifest as it is stored, an empty one if there is none."""
-        try:
-            return parse_manifest((await self.bare.get(self.manifest_key)).body)
-        except NotFoundError:
-            return ManifestView.empty()
+        return await read_manifest(self.bare, self.manifest_key)
 
     async def sequences(self) -> list[int]:
         """Return the sequences of the entries in the manifest."""
@@ -99,15 +92,11 @@ class Queue:
 
     async def start_at(self, sequence: int) -> None:
         """Make the queue one whose next entry gets this sequence, without any entries."""
-        await self.bare.put(self.manifest_key, struct.pack("<IQQH", 0, sequence, 0, 1))
+        await self.bare.put(self.manifest_key, empty_manifest(sequence))
 
     def requests(self) -> dict[str, int]:
         """Return the requests since the last call, by operation and whether they concern manifest or batches."""
-        counted: Counter[str] = Counter()
-        for (operation, key), count in self.store.requests.items():
-            counted[f"{operation} {'manifest' if key == self.manifest_key else 'batch'}"] += count
-        self.store.requests.clear()
-        return dict(counted)
+        return take_requests(self.store, self.manifest_key)
 
 
 @pytest.fixture

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import math
 import random
-import struct
-from collections import Counter
 from collections.abc import Callable, Sequence
 
 import pytest
@@ -30,7 +28,7 @@ from buffer.naming import BatchNamer
 from buffer.store import CREATE, Match, PutMode
 from buffer.testing import FaultStore
 from buffer.testing.time import LoopClock
-from tests.helpers import each
+from tests.helpers import each, empty_manifest, take_requests
 from tests.real_stores import NewStore
 
 # Most tests are not about the collector, which would make requests of its own.
@@ -128,15 +126,11 @@ class Queue:
 
     async def start_at(self, sequence: int) -> None:
         """Make the queue one whose next entry gets this sequence, without any entries."""
-        await self.bare.put(self.manifest_key, struct.pack("<IQQH", 0, sequence, 0, 1))
+        await self.bare.put(self.manifest_key, empty_manifest(sequence))
 
     def requests(self) -> dict[str, int]:
         """Return the requests since the last call, by operation and whether they concern manifest or batches."""
-        counted: Counter[str] = Counter()
-        for (operation, key), count in self.store.requests.items():
-            counted[f"{operation} {'manifest' if key == self.manifest_key else 'batch'}"] += count
-        self.store.requests.clear()
-        return dict(counted)
+        return take_requests(self.store, self.manifest_key)
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections import Counter
 from collections.abc import Callable
 
 import pytest
@@ -12,7 +11,7 @@ from opentelemetry.metrics import MeterProvider
 from buffer import ManifestView, ObjectStore, Producer, ProducerConfig
 from buffer.testing import FaultStore
 from buffer.testing.time import LoopClock
-from tests.helpers import INLINE, MANIFEST, read_manifest, stored_records
+from tests.helpers import INLINE, read_manifest, stored_records, take_requests
 from tests.real_stores import NewStore
 
 
@@ -58,11 +57,7 @@ class Queue:
 
     def requests(self) -> dict[str, int]:
         """Return the requests since the last call, by operation and whether they concern manifest or batches."""
-        counted: Counter[str] = Counter()
-        for (operation, key), count in self.store.requests.items():
-            counted[f"{operation} {'manifest' if key == MANIFEST else 'batch'}"] += count
-        self.store.requests.clear()
-        return dict(counted)
+        return take_requests(self.store)
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ import pytest
 from buffer import FormatError, InvalidInputError, NotFoundError, QueueFullError
 from buffer.format import NewEntry
 from buffer.store import CREATE, Match, PutMode
-from tests.helpers import MANIFEST
+from tests.helpers import MANIFEST, empty_manifest
 
 if TYPE_CHECKING:
     from tests.queue.conftest import World
@@ -154,7 +154,7 @@ async def test_producers_keep_the_epoch_and_do_not_care_for_it(world: World) -> 
 
 async def test_the_last_sequence_can_be_used_and_no_later_one(world: World) -> None:
     """The end of 64 bits is an error of the library, before anything is written."""
-    await world.bare.put(MANIFEST, struct.pack("<IQQH", 0, 2**64 - 2, 7, 1))
+    await world.bare.put(MANIFEST, empty_manifest(2**64 - 2, epoch=7))
     appender = world.appender()
     assert await appender.append("last") == 2**64 - 2
     world.requests()

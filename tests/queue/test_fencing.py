@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import struct
 from typing import TYPE_CHECKING
 
 import anyio
@@ -19,7 +18,7 @@ from buffer.testing import (
     own_write_refused,
     unavailable,
 )
-from tests.helpers import MANIFEST
+from tests.helpers import MANIFEST, empty_manifest
 from tests.queue.conftest import Reader
 
 if TYPE_CHECKING:
@@ -62,7 +61,7 @@ async def test_each_takeover_raises_the_epoch_by_one_and_keeps_the_rest(world: W
 )
 async def test_the_epoch_wraps_past_the_reserved_value(world: World, before: int, after: int) -> None:
     """2**64-1 means "no epoch" to the reference and is never taken."""
-    await world.bare.put(MANIFEST, struct.pack("<IQQH", 0, 5, before, 1))
+    await world.bare.put(MANIFEST, empty_manifest(5, epoch=before))
     reader = world.reader()
     await reader.fence()
     assert reader.queue.epoch == after
