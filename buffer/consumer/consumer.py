@@ -33,7 +33,6 @@ from buffer.queue import QueueConsumer
 from buffer.queue.backoff import Contention, FailureBackoff
 from buffer.queue.manifest_object import ManifestObject
 from buffer.store.base import ObjectStore, check_store
-from buffer.store.stray import stray_cancellation
 from buffer.workers import CpuWorkers
 
 __all__ = ["Consumer"]
@@ -387,11 +386,7 @@ class Consumer:
             meter_provider=self._meter_provider,
         )
         with scope:
-            while True:
-                try:
-                    return await collector.run()
-                except anyio.get_cancelled_exc_class() as exc:
-                    logger.warning("collection failed: %s", await stray_cancellation(exc))
+            await collector.run()
 
     def _stop_collecting(self) -> None:
         if self._collecting is not None:

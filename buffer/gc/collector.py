@@ -16,6 +16,7 @@ from buffer.errors import Error, FencedError
 from buffer.gc.cycle import Collection, Cycle
 from buffer.metrics import Instruments
 from buffer.store.base import ObjectStore, check_store
+from buffer.store.stray import stray_cancellation
 from buffer.workers import CpuWorkers
 
 __all__ = ["GarbageCollector"]
@@ -75,6 +76,9 @@ class GarbageCollector:
                 return
             except Error as exc:
                 logger.warning("collection failed, next attempt in %g s: %s", self._config.gc_interval, exc)
+            except anyio.get_cancelled_exc_class() as exc:
+                error = await stray_cancellation(exc)
+                logger.warning("collection failed, next attempt in %g s: %s", self._config.gc_interval, error)
             except Exception:
                 # A store, clock or meter that is not ours may raise anything, and the queue must not fill up
                 # the disk for it.

@@ -17,6 +17,7 @@ from anyio.from_thread import BlockingPortal, start_blocking_portal
 from buffer.errors import StorageError, UnknownOutcomeError
 from buffer.queue.backoff import FailureBackoff
 from buffer.store import ObjectStore
+from buffer.store.stray import stray_cancellation
 
 __all__ = ["PATIENCE", "Opener", "open_in_thread", "persist"]
 
@@ -51,8 +52,14 @@ async def persist(request: Callable[[], Awaitable[T]], *, rng: random.Random) ->
         try:
             return await request()
         except StorageError as exc:
-            delay = failures.delay(exc)
-            passes = exc.transient or isinstance(exc, UnknownOutcomeError)
-            if not passes or anyio.current_time() + delay > deadline:
-                raise
+            error = exc
+        except TimeoutError as exc:
+            error = StorageError(f"the store gave up: {exc!r}", transient=True)
+            error.__cause__ = exc
+        except anyio.get_cancelled_exc_class() as exc:
+            error = await stray_cancellation(exc)
+        delay = failures.delay(error)
+        passes = error.transient or isinstance(error, UnknownOutcomeError)
+        if not passes or anyio.current_time() + delay > deadline:
+            raise error
         await anyio.sleep(delay)

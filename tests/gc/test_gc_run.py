@@ -12,6 +12,7 @@ import pytest
 
 from buffer import ConsumerConfig, Producer, ProducerConfig
 from buffer.testing import FaultStore, unavailable
+from tests.helpers import MANIFEST, StrayStore
 
 if TYPE_CHECKING:
     from tests.gc.conftest import World
@@ -46,6 +47,22 @@ async def test_cancellation_ends_the_loop_at_once(world: World) -> None:
         await world.collector(interval=HOUR).run()
     assert scope.cancelled_caught
     assert anyio.current_time() == pytest.approx(10.0, abs=0.01)
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"], indirect=True)
+async def test_a_cancellation_that_is_nobodys_ends_one_collection_only(world: World) -> None:
+    """The next one comes after the interval; trio has no such cancellations."""
+    await world.enqueue()
+    orphan = await world.upload(age=HOUR)
+    store = StrayStore(world.store)
+    store.strays.append(("get", MANIFEST))
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(world.collector(store, interval=300.0).run)
+        await anyio.sleep(301.0)
+        assert store.strays == [] and await world.has(orphan)
+        await anyio.sleep(300.0)
+        assert not await world.has(orphan)
+        tasks.cancel_scope.cancel()
 
 
 async def test_an_endless_interval_never_collects(world: World) -> None:

@@ -14,6 +14,7 @@ from buffer import (
     FencedError,
     ManifestView,
     MemoryStore,
+    ObjectStore,
     StorageError,
     encode_batch,
 )
@@ -23,7 +24,7 @@ from buffer.spark.bridge import PATIENCE
 from buffer.spark.hold import QueueHold
 from buffer.testing import FailBefore, FaultStore, conflict, lost_answer, unavailable
 from buffer.testing.time import LoopClock
-from tests.helpers import MANIFEST, read_manifest
+from tests.helpers import MANIFEST, StrayStore, read_manifest
 
 pytestmark = pytest.mark.virtual_time
 
@@ -32,7 +33,7 @@ ORPHAN = "ingest/00000000000000000000000000.batch"
 WATCHING = Options(path="s3://q", ack_mode=AckMode.NONE)
 
 
-async def append(store: MemoryStore, *sizes: int) -> None:
+async def append(store: ObjectStore, *sizes: int) -> None:
     """Enqueue one batch of each size."""
     view = await read_manifest(store)
     entries = []
@@ -181,6 +182,31 @@ async def test_a_read_that_fails_for_a_while_is_repeated() -> None:
         with pytest.raises(StorageError):
             await hold.read()
         assert anyio.current_time() - began <= PATIENCE
+
+
+async def test_a_read_that_the_store_gives_up_is_repeated() -> None:
+    """Whatever the store calls it: a limit of its own has passed for it, not for the query."""
+    store = FaultStore(MemoryStore())
+    async with held(store) as hold:
+        await append(store, 50)
+        store.inject("get", FailBefore(TimeoutError("theirs")), key=MANIFEST, times=2)
+        assert (await hold.read()).next_sequence == 1
+        store.inject("get", FailBefore(TimeoutError("theirs")), times=2)
+        assert await hold.end_within(1, 0, 1) == 1
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"], indirect=True)
+async def test_a_read_that_a_stray_cancellation_ends_is_repeated() -> None:
+    """Nobody has cancelled the query; trio has no such cancellations."""
+    memory = MemoryStore()
+    await append(memory, 50)
+    store = StrayStore(memory)
+    hold = QueueHold(store, OPTIONS)
+    await hold.take()
+    store.strays += [("get", MANIFEST), ("get", "0")]
+    await hold.read()
+    assert await hold.end_within(1, 0, 1) == 1
+    assert store.strays == []
 
 
 async def test_a_manifest_that_disappears_is_an_error() -> None:
