@@ -163,6 +163,8 @@ class _Request:
 
 
 def _is_trouble(error: Exception) -> bool:
+    if isinstance(error, TimeoutError):
+        return True
     if not isinstance(error, StorageError) or isinstance(error, PreconditionError):
         return False
     return error.transient or isinstance(error, UnknownOutcomeError)

@@ -90,6 +90,13 @@ class ConsumerFetchHandle:
         except StorageError as exc:
             exc.sequence = descriptor.sequence
             raise
+        except TimeoutError as exc:
+            raise StorageError(
+                f"the batch could not be read: the store gave up: {exc!r}",
+                path=descriptor.location,
+                transient=True,
+                sequence=descriptor.sequence,
+            ) from exc
         return RawBatch(found.body, descriptor.sequence, descriptor.location, descriptor.metadata)
 
     async def decode(self, raw: RawBatch) -> ConsumedBatch:

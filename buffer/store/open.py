@@ -46,8 +46,8 @@ _CLOSE_SECONDS: Final = 5.0
 # What plain paths of folders begin with; "" stands for the root.
 _BEFORE_SLASH: Final = frozenset({"", ".", "..", "~"})
 # As Spark and Hadoop show paths of local files.
-_HADOOP_FILE: Final = re.compile("file:/(?!/)", re.IGNORECASE)
-_HADOOP_S3: Final = frozenset({"s3a://", "s3n://"})
+_HADOOP_FILE: Final = re.compile("file:/(?!/)[^@]*$", re.IGNORECASE)
+_HADOOP_S3: Final = frozenset({"s3a", "s3n"})
 
 
 class MemoryOptions(TypedDict, total=False):
@@ -138,17 +138,21 @@ def _unsupported(url: str) -> str:
     supported = [f"{name}://" for name in sorted(_OPENERS)]
     rule = f"a store's URL must begin with one of {', '.join(supported)}"
     # A folder is quoted. Of anything else only the scheme is: the rest may hold a secret.
-    if url.partition("/")[0] in _BEFORE_SLASH and url:
-        folder = quote(os.path.abspath(os.path.expanduser(url)), errors="replace")
+    if url and url.partition("/")[0] in _BEFORE_SLASH and not url.startswith("//"):
+        try:
+            folder = quote(os.path.abspath(os.path.expanduser(url)), errors="replace")
+        except OSError:  # the working folder is gone
+            folder = "/absolute/path"
         return f"{rule}, but the one given is a plain path: write file://{folder}"
     if _HADOOP_FILE.match(url):
         return f"{rule}, but the one given has no '//' behind 'file:': write file://{url.partition(':')[2]}"
     if "://" not in url:
         return f"{rule}, but the one given has no scheme; a folder is file:///absolute/path"
-    scheme = f"{url.partition('://')[0].lower()}://"
+    scheme = url.partition("://")[0].lower()
+    given = f"{rule}, but the one given begins with {scheme + '://'!r}"
     if scheme in _HADOOP_S3:
-        return f"{rule}, but the one given begins with {scheme!r}, Hadoop's name for S3: write s3://"
-    return f"{rule}, but the one given begins with {scheme!r}{did_you_mean(scheme, supported)}"
+        return f"{given}, Hadoop's name for S3: write s3://"
+    return f"{given}{did_you_mean(scheme, _OPENERS)}"
 
 
 def _open_memory(url: SplitResult, options: StoreOptions) -> AbstractAsyncContextManager[ObjectStore]:

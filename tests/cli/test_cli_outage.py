@@ -42,6 +42,19 @@ def below() -> FaultStore:
     return FaultStore(MemoryStore())
 
 
+async def test_a_stores_own_time_out_is_no_answer(
+    below: FaultStore, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It is told like every other failure."""
+    store = WatchedStore(below, Outage())
+    below.inject("get", FailBefore(TimeoutError("theirs")), times=5)
+    for _ in range(5):
+        with pytest.raises(TimeoutError):
+            await store.get("key")
+        await anyio.sleep(1)
+    assert capsys.readouterr().err == f"{TOLD}theirs\n"
+
+
 async def test_an_outage_is_told_once_and_so_is_its_end(
     below: FaultStore, capsys: pytest.CaptureFixture[str]
 ) -> None:

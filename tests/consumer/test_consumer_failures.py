@@ -104,6 +104,17 @@ async def test_any_name_that_can_be_a_key_is_read(queue: Queue) -> None:
         assert batch is not None and batch.location == location and batch.entries == (b"data",)
 
 
+async def test_a_stores_own_time_out_is_a_failed_read(queue: Queue) -> None:
+    """It may pass, and says which batch it was."""
+    first = await queue.enqueue([b"a"])
+    queue.store.inject("get", FailBefore(TimeoutError("theirs")), key=first.location)
+    async with queue.consumer() as consumer:
+        with pytest.raises(StorageError, match=r"the store gave up: TimeoutError\('theirs'\)") as caught:
+            await consumer.next_batch()
+        assert caught.value.transient and caught.value.sequence == 0
+        assert (await consumer.next_batch()) is not None
+
+
 async def test_a_failed_read_of_the_manifest_moves_nothing(queue: Queue) -> None:
     """The error says whether trying again may help; the next call gives the batch."""
     await queue.fill(1)

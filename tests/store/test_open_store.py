@@ -79,7 +79,9 @@ async def test_options_come_from_the_query_or_from_the_call(tmp_path: Path, sync
         ("file:/data/queue", {}, ["no '//'", "write file:///data/queue"]),
         ("s3a://key:secret@bucket/prefix", {}, ["'s3a://'", "Hadoop", "write s3://"]),
         ("S3N://bucket/prefix", {}, ["'s3n://'", "Hadoop", "write s3://"]),
-        ("flie:///data", {}, ["'flie://'", "did you mean 'file://'?"]),
+        ("flie:///data", {}, ["'flie://'", "did you mean 'file'?"]),
+        ("//user:secret@host/b", {}, ["has no scheme"]),
+        ("file:/user:secret@host", {}, ["has no scheme"]),
         ("ftp://user:secret@host/x", {}, ["'ftp://'", "file://, memory://"]),
         ("file://", {}, ["file:///absolute/path", "no path"]),
         ("file://data/queue", {}, ["file:///absolute/path", "host"]),
@@ -122,6 +124,12 @@ def test_other_urls_and_options_are_refused_with_the_right_form(
     message = str(raised.value)
     assert [word for word in words if word not in message] == []
     assert "secret" not in message
+
+
+def test_another_providers_store_is_not_taken_for_a_slip() -> None:
+    """Two letters are soon like two others."""
+    with pytest.raises(InvalidInputError, match=r"begins with 'gs://'$"):
+        open_store("gs://bucket")
 
 
 @pytest.mark.parametrize("url", [None, b"memory://", 7])
