@@ -11,6 +11,7 @@ from buffer.format import decode_batch
 from buffer.metrics import Instruments
 from buffer.model import BatchDescriptor, ConsumedBatch, RawBatch
 from buffer.store.base import ObjectStore, check_store
+from buffer.store.stray import own_time_out
 from buffer.workers import CpuWorkers
 
 __all__ = ["ConsumerFetchHandle"]
@@ -91,12 +92,9 @@ class ConsumerFetchHandle:
             exc.sequence = descriptor.sequence
             raise
         except TimeoutError as exc:
-            raise StorageError(
-                f"the batch could not be read: the store gave up: {exc!r}",
-                path=descriptor.location,
-                transient=True,
-                sequence=descriptor.sequence,
-            ) from exc
+            error = own_time_out(exc, descriptor.location)
+            error.sequence = descriptor.sequence
+            raise error from exc
         return RawBatch(found.body, descriptor.sequence, descriptor.location, descriptor.metadata)
 
     async def decode(self, raw: RawBatch) -> ConsumedBatch:

@@ -37,7 +37,7 @@ from buffer.producer.batch import Batch, Upload
 from buffer.queue import QueueProducer
 from buffer.queue.backoff import FailureBackoff
 from buffer.store.base import ObjectStore
-from buffer.store.stray import stray_cancellation
+from buffer.store.stray import own_time_out, stray_cancellation
 from buffer.workers import CpuWorkers
 
 __all__ = ["Delivery"]
@@ -181,8 +181,7 @@ class Delivery:
                         last = exc
                     except TimeoutError as exc:
                         # The store's own: ours passes here as a cancellation.
-                        last = StorageError(f"the store gave up: {exc!r}", path=location, transient=True)
-                        last.__cause__ = exc
+                        last = own_time_out(exc, location)
                     except anyio.get_cancelled_exc_class() as exc:
                         last = await stray_cancellation(exc, location)
                     delay = failures.delay(last)

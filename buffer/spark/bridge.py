@@ -17,7 +17,7 @@ from anyio.from_thread import BlockingPortal, start_blocking_portal
 from buffer.errors import StorageError, UnknownOutcomeError
 from buffer.queue.backoff import FailureBackoff
 from buffer.store import ObjectStore
-from buffer.store.stray import stray_cancellation
+from buffer.store.stray import own_time_out, stray_cancellation
 
 __all__ = ["PATIENCE", "Opener", "open_in_thread", "persist"]
 
@@ -54,8 +54,7 @@ async def persist(request: Callable[[], Awaitable[T]], *, rng: random.Random) ->
         except StorageError as exc:
             error = exc
         except TimeoutError as exc:
-            error = StorageError(f"the store gave up: {exc!r}", transient=True)
-            error.__cause__ = exc
+            error = own_time_out(exc)
         except anyio.get_cancelled_exc_class() as exc:
             error = await stray_cancellation(exc)
         delay = failures.delay(error)

@@ -45,7 +45,7 @@ _CLOSE_SECONDS: Final = 5.0
 
 # What plain paths of folders begin with; "" stands for the root.
 _BEFORE_SLASH: Final = frozenset({"", ".", "..", "~"})
-# As Spark and Hadoop show paths of local files.
+# As Spark and Hadoop show paths of local files; with an @ there may be a secret in it.
 _HADOOP_FILE: Final = re.compile("file:/(?!/)[^@]*$", re.IGNORECASE)
 _HADOOP_S3: Final = frozenset({"s3a", "s3n"})
 
